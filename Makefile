@@ -1,0 +1,41 @@
+# On a fresh machine every target sets up what it needs. torch is pinned by constraints.txt, always used with -c.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: help test test-slow check format bench clean
+help:
+	@echo "make test       the whole test suite (makes .venv first where there is none)"
+	@echo "make test-slow  longer checks, run before a change is called done"
+	@echo "make check      format, lint and types"
+	@echo "make format     put the code into shape"
+	@echo "make bench      speed of the operations, as ratios, into bench/results/"
+	@echo "make clean      remove .venv and caches"
+
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"
+	touch $@
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest -n auto
+
+test-slow: $(INSTALLED)
+	$(BIN)/python -m pytest -m slow
+
+check: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(INSTALLED)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(INSTALLED)
+	$(BIN)/python bench/ops.py
+	$(BIN)/python bench/tables.py
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

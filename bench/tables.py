@@ -1,0 +1,31 @@
+"""Put the tables of bench/results/ into docs/speed.md, between `<!-- table: NAME -->` and `<!-- end -->`.
+
+    python bench/tables.py
+"""
+
+import csv
+import re
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "speed.md"
+
+
+def table(name: str) -> str:
+    """The newest result of that name as a Markdown table, with its machine and torch version in front."""
+    path = max((HERE / "results").glob(f"{name}-*.csv"), key=lambda path: (path.stat().st_mtime, path.name))
+    with path.open() as file:
+        rows = list(csv.reader(file))
+    lines = [" | ".join(row) for row in [rows[0], ["---"] * len(rows[0]), *rows[1:]]]
+    return f"`bench/results/{path.name}`:\n\n" + "\n".join(f"| {line} |" for line in lines)
+
+
+def filled(page: str) -> str:
+    """The page with every table replaced by what the results say."""
+    place = re.compile(r"<!-- table: (\S+) -->\n.*?<!-- end -->", re.DOTALL)
+    return place.sub(lambda found: f"<!-- table: {found[1]} -->\n{table(found[1])}\n<!-- end -->", page)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(filled(PAGE.read_text()))
+    print(f"-> {PAGE}")

@@ -1,0 +1,78 @@
+"""The operations as layers: thin shells, no logic."""
+
+from torch import Tensor, nn
+
+from quarterturn import ops
+from quarterturn.groups import Group
+from quarterturn.ops import Kind, PoolFunction
+
+
+class Slice(nn.Module):
+    """All orientations of the input into the batch; see `ops.slice`."""
+
+    def __init__(self, group: Group, kind: Kind = "scalar") -> None:
+        super().__init__()
+        self.group, self.kind = group, kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.slice(x, self.group, self.kind)
+
+    def extra_repr(self) -> str:
+        return self.group.name
+
+
+class Pool(nn.Module):
+    """All pathways, realigned, to one; see `ops.pool`."""
+
+    def __init__(self, group: Group, fn: PoolFunction = "mean", kind: Kind = "scalar") -> None:
+        super().__init__()
+        ops.pool_function(fn, kind)
+        self.group, self.fn, self.kind = group, fn, kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.pool(x, self.group, self.fn, self.kind)
+
+    def extra_repr(self) -> str:
+        return f"{self.group.name}, {self.fn if isinstance(self.fn, str) else getattr(self.fn, '__name__', self.fn)}"
+
+
+class Stack(nn.Module):
+    """Pathways, realigned, into the features; see `ops.stack`."""
+
+    def __init__(self, group: Group) -> None:
+        super().__init__()
+        self.group = group
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.stack(x, self.group)
+
+    def extra_repr(self) -> str:
+        return self.group.name
+
+
+class Unstack(nn.Module):
+    """Orientations out of the features into the batch; see `ops.unstack`."""
+
+    def __init__(self, group: Group) -> None:
+        super().__init__()
+        self.group = group
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.unstack(x, self.group)
+
+    def extra_repr(self) -> str:
+        return self.group.name
+
+
+class Roll(nn.Module):
+    """Each pathway sees all others, realigned to it; see `ops.roll`."""
+
+    def __init__(self, group: Group) -> None:
+        super().__init__()
+        self.group = group
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.roll(x, self.group)
+
+    def extra_repr(self) -> str:
+        return self.group.name

@@ -1,0 +1,86 @@
+"""The house rules that a machine can check: imports point one way, documents run, versions agree."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "quarterturn"
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+# A module may import those to the left of it.
+ORDER = ["errors", "groups", "ops", "layers", "check", "__init__"]
+
+
+def imports(path: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("quarterturn"):
+            inner = node.module.split(".")[1:]
+            names.update(inner or [alias.name for alias in node.names])
+        elif isinstance(node, ast.Import):
+            names.update(alias.name.split(".")[1] for alias in node.names if alias.name.startswith("quarterturn."))
+    return names
+
+
+def wrong_arrows(found: dict[str, set[str]]) -> list[str]:
+    return [
+        f"{module} imports {name}"
+        for module, names in found.items()
+        for name in names
+        if name not in ORDER or ORDER.index(name) >= ORDER.index(module)
+    ]
+
+
+def test_imports_point_one_way() -> None:
+    found = {path.stem: imports(path) for path in SOURCE.glob("*.py")}
+    assert set(found) == set(ORDER)
+    assert wrong_arrows(found) == []
+    assert wrong_arrows({"groups": {"errors", "ops"}}) == ["groups imports ops"]
+
+
+def test_the_library_needs_torch_and_numpy_alone() -> None:
+    allowed = {"torch", "numpy", "quarterturn"}
+    standard = {"ast", "collections", "contextlib", "dataclasses", "difflib", "functools", "math", "operator", "typing"}
+    for path in SOURCE.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [node.module] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            assert {str(name).split(".")[0] for name in names} <= allowed | standard, path
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_the_code_in_documents_runs(path: Path) -> None:
+    namespace: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL):
+        exec(compile(block, str(path), "exec"), namespace)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_in_documents_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\((?!http)([^)#]+)", path.read_text()):
+        assert (path.parent / target).exists(), target
+
+
+def test_tests_named_in_the_paper_map_exist() -> None:
+    text = (ROOT / "docs" / "paper-map.md").read_text()
+    tests = "".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py"))
+    named = set(re.findall(r"\btest_\w+(?!\.py)\b", re.sub(r"test_\w+\.py", "", text)))
+    assert named
+    assert {name for name in named if f"def {name}(" not in tests} == set()
+
+
+def test_tables_in_the_documents_are_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "bench")
+    import tables
+
+    page = tables.PAGE.read_text()
+    assert tables.filled(page) == page
+    assert tables.filled(page.replace("| roll |", "| edited |", 1)) == page
+
+
+def test_the_version_is_one() -> None:
+    version = re.search(r'__version__ = "(.*)"', (SOURCE / "__init__.py").read_text()).group(1)
+    assert f"version: {version}\n" in (ROOT / "CITATION.cff").read_text()
