@@ -1,0 +1,5 @@
+"""Group convolutions and dense layers in the group-Fourier basis, where they need fewer products than plain ones."""
+
+from quarterturn.fourier.conv import group_conv as group_conv
+from quarterturn.fourier.conv import is_available as is_available
+from quarterturn.fourier.library import kernels as kernels
