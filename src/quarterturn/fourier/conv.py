@@ -21,9 +21,9 @@ from quarterturn.groups import Element, Group
 EXACT = True  # the form of C4 that is taken unless one is named; docs/decisions/0031
 
 
-def is_available(group: Group) -> bool:
-    """Whether the kernel is compiled and has a transform for the group; it takes float32 on the CPU."""
-    return library() is not None and structure(group) is not None
+def is_available(group: Group | None = None) -> bool:
+    """Whether the kernel is compiled, and has a transform for the group; it takes float32 on the CPU."""
+    return library() is not None and (group is None or structure(group) is not None)
 
 
 def group_conv(
@@ -50,10 +50,9 @@ def group_conv(
     ...     assert group_conv(x, weight, None, C4, starts=[(-1, -1)] * 4, output_size=(5, 5)).shape == (2, 12, 5, 5)
     """
     _check(x, weight, bias, group, starts)
-    elements = [a for element in _planar(group).elements for a in element]
     flat = [int(place) for start in starts for place in start]
     chosen = EXACT if exact is None else exact
-    return _convolve(x, weight, bias, elements, list(stride), list(dilation), flat, list(output_size), chosen)
+    return _convolve(x, weight, bias, _elements(group), list(stride), list(dilation), flat, list(output_size), chosen)
 
 
 def _check(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, starts: Sequence[Pair]) -> None:
@@ -74,12 +73,11 @@ def _check(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, starts:
         raise ShapeError(f"{group.name} needs {group.order} starts, one for each orientation, got {len(starts)}")
 
 
-@lru_cache(maxsize=256)
-def _planar(group: Group) -> Group:
-    """The group on images: a flip of sequences is one of images with one row."""
-    if group.dim == 2:
-        return group
-    return Group(group.name, tuple((1, 2 * a) for (a,) in group.elements))
+def _elements(group: Group) -> list[int]:
+    """The elements as a list of numbers; a flip of sequences is one of images with one row."""
+    if group.dim == 1:
+        return [number for (a,) in group.elements for number in (1, 2 * a)]
+    return [a for element in group.elements for a in element]
 
 
 @lru_cache(maxsize=256)

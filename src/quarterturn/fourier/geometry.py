@@ -38,7 +38,7 @@ class Plan(NamedTuple):
     """The kernel's numbers for one call, and which weight is at each (offset, element) of it; -1 is none."""
 
     numbers: "Array[c_int64]"
-    index: "Array[c_int64]"
+    weight_places: "Array[c_int64]"
 
 
 def act(element: Element, position: Pair) -> Pair:

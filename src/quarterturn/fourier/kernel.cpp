@@ -6,7 +6,7 @@
 
 namespace {
 
-constexpr int64_t TILE = 48;            // output positions at once, forward
+constexpr int64_t TILE = 24;           // output positions at once, forward
 constexpr int64_t GRADIENT_TILE = 64;  // and for the gradient to the weights
 constexpr int64_t GRADIENT_DEPTH = 128;
 constexpr int64_t SOURCE_ROOM = 48 * 1024;      // floats of realigned source: part of a second-level cache
@@ -127,7 +127,7 @@ struct Layer {
     }
 
     // The part of the source that a task reads: realigned orders, zeros around.
-    void realign(const Task& task, const float* x, float* out) const {
+    [[gnu::noinline]] void realign(const Task& task, const float* x, float* out) const {
         const Phase& p = *task.phase;
         const int64_t rows = task.source_rows(), columns = task.source_columns(), pixel = floats_per_pixel();
         const int64_t top = p.base[0] + task.first_row * p.stride[0] + p.low[0], left = p.base[1] + p.low[1];
@@ -174,9 +174,9 @@ struct Layer {
     }
 
     // Panels of a block: for each analysed part, rows of positions, columns of (offset, feature).
-    template <int L>
-    void analyse(const Task& task, const Block& block, const float* source, const int64_t* start, int64_t count,
-                 const float* zeros, float* panels, int64_t tile) const {
+    template <int L, int64_t SIZE, bool ALL>
+    [[gnu::noinline]] void analyse(const Task& task, const Block& block, const float* source, const int64_t* start, int64_t count,
+                 const float* zeros, float* panels) const {
         constexpr int G = S::order;
         const Phase& p = *task.phase;
         const int64_t columns = task.source_columns(), features = block.end_feature - block.first_feature;
@@ -190,34 +190,32 @@ struct Layer {
                                          t * in_pitch + block.first_feature
                                    : zeros;
             }
-            float* out = panels + (u - block.first_offset) * features;
-            for (int64_t r = 0; r < count; r++, out += PITCH) {
-                const float* from[G];
-                UNROLL for (int t = 0; t < G; t++) from[t] = base[t] + (start[r] & mask[t]);
-                for (int64_t c = 0; c < features; c += L) {
+            for (int64_t c = 0; c < features; c += L) {
+                float* out = panels + (u - block.first_offset) * features + c;
+                for (int64_t r = 0; r < count; r++, out += PITCH) {
                     Vector<L> x[G], a[PARTS];
-                    UNROLL for (int t = 0; t < G; t++) x[t] = load<L>(from[t] + c);
+                    UNROLL for (int t = 0; t < G; t++) x[t] = load<L>(base[t] + (ALL ? start[r] : start[r] & mask[t]));
                     S::analyse(x, a);
-                    UNROLL for (int q = 0; q < PARTS; q++) store<L>(out + q * tile * PITCH + c, a[q]);
+                    UNROLL for (int q = 0; q < PARTS; q++) store<L>(out + q * SIZE * PITCH, a[q]);
                 }
+                for (int t = 0; t < G; t++) base[t] += L;
             }
         }
     }
 
+    template <int64_t SIZE>
     void analyse_any(const Task& task, const Block& block, const float* source, const int64_t* start, int64_t count,
-                     const float* zeros, float* panels, int64_t tile) const {
+                     const float* zeros, float* panels) const {
         if (in_pitch % LANES)
-            analyse<GRANULE>(task, block, source, start, count, zeros, panels, tile);
+            analyse<GRANULE, SIZE, false>(task, block, source, start, count, zeros, panels);
+        else if (g.phases.size() > 1)
+            analyse<LANES, SIZE, false>(task, block, source, start, count, zeros, panels);
         else
-            analyse<LANES>(task, block, source, start, count, zeros, panels, tile);
+            analyse<LANES, SIZE, true>(task, block, source, start, count, zeros, panels);
     }
 
-    // Products of a job, for row b: at (first row of the job + b), positions x columns.
-    float* products(float* all, int job, int b, int64_t tile) const {
-        float* at = all;
-        for (int j = 0; j < job; j++) at += S::job[j].rows * S::job[j].columns * tile * out_pitch;
-        return at + b * S::job[job].columns * tile * out_pitch;
-    }
+    // Products of a position lie side by side, in the order (job, row, column, output feature).
+    int64_t products_pitch() const { return PRODUCTS * out_pitch + 16; }
 
     void multiply_block(const Block& block, const float* panels, const float* packed, int64_t count, float* all,
                         bool first) const {
@@ -230,7 +228,8 @@ struct Layer {
                     const float* a = panels + (counts.part[j] + b * job.parts) * TILE * PITCH;
                     multiply_rows<N == 2 ? WIDE_ROWS : NARROW_ROWS, N, L>(count, a, TILE * PITCH,
                                                                           packed + n * job.parts * depth, job.parts, depth,
-                                                                          products(all, j, b, TILE) + n, columns, first);
+                                                                          all + (counts.product[j] + b * job.columns) * out_pitch + n,
+                                                                          products_pitch(), first);
                 }
             });
             packed += job.parts * columns * depth;
@@ -238,18 +237,15 @@ struct Layer {
     }
 
     template <int L>
-    void synthesise(const float* all, int64_t r, const float* bias, float* out) const {
-        const float* row[PRODUCTS];
-        int i = 0;
-        for (int j = 0; j < S::jobs; j++)
-            for (int b = 0; b < S::job[j].rows; b++)
-                for (int a = 0; a < S::job[j].columns; a++)
-                    row[i++] = products(const_cast<float*>(all), j, b, TILE) + (r * S::job[j].columns + a) * out_pitch;
-        for (int64_t o = 0; o < out_pitch; o += L) {
-            Vector<L> y[PRODUCTS], h[S::order];
-            UNROLL for (int k = 0; k < PRODUCTS; k++) y[k] = load<L>(row[k] + o);
-            S::synthesise(y, h);
-            UNROLL for (int t = 0; t < S::order; t++) store<L>(out + t * out_pitch + o, h[t] + load<L>(bias + o));
+    [[gnu::noinline]] void synthesise(const float* all, int64_t count, const float* bias, const int64_t* target, float* pixel, float* y) const {
+        for (int64_t r = 0; r < count; r++, all += products_pitch()) {
+            for (int64_t o = 0; o < out_pitch; o += L) {
+                Vector<L> products[PRODUCTS], h[S::order];
+                UNROLL for (int k = 0; k < PRODUCTS; k++) products[k] = load<L>(all + k * out_pitch + o);
+                S::synthesise(products, h);
+                UNROLL for (int t = 0; t < S::order; t++) store<L>(pixel + t * out_pitch + o, h[t] + load<L>(bias + o));
+            }
+            join_orientations<S>(pixel, out_pitch, g.out, element, y + target[r] * S::order * g.out);
         }
     }
 
@@ -264,10 +260,10 @@ struct Layer {
         in_parallel(static_cast<int64_t>(tasks.size()), threads, parallel, [&](int64_t i) {
             static thread_local Room room;
             const int64_t panel_size = PARTS * TILE * PITCH + LANES;
-            float* source = room.get(largest + LANES + panel_size + (PRODUCTS * TILE + S::order) * out_pitch);
+            float* source = room.get(largest + LANES + panel_size + TILE * products_pitch() + S::order * out_pitch);
             float* panels = source + round_up(largest + LANES, LANES);
             float* all = panels + round_up(panel_size, LANES);
-            float* pixel = all + PRODUCTS * TILE * out_pitch;
+            float* pixel = all + TILE * products_pitch();
             const Task& task = tasks[i];
             const float* weights = packed;
             for (const Phase& phase : g.phases) {
@@ -282,19 +278,16 @@ struct Layer {
             for (int64_t first = 0; first < task.pixels(); first += tile) {
                 const int64_t count = locate(task, first, tile, start, target);
                 const float* w = weights;
-                if (blocks.empty()) std::fill(all, all + PRODUCTS * TILE * out_pitch, 0.0f);
+                if (blocks.empty()) std::fill(all, all + TILE * products_pitch(), 0.0f);
                 for (const Block& block : blocks) {
-                    analyse_any(task, block, source, start, count, zeros.data(), panels, TILE);
+                    analyse_any<TILE>(task, block, source, start, count, zeros.data(), panels);
                     multiply_block(block, panels, w, count, all, &block == &blocks[0]);
                     w += WEIGHTS * block.depth() * out_pitch;
                 }
-                for (int64_t r = 0; r < count; r++) {
-                    if (out_pitch % LANES)
-                        synthesise<GRANULE>(all, r, padded_bias.data(), pixel);
-                    else
-                        synthesise<LANES>(all, r, padded_bias.data(), pixel);
-                    join_orientations<S>(pixel, out_pitch, g.out, element, y + target[r] * S::order * g.out);
-                }
+                if (out_pitch % LANES)
+                    synthesise<GRANULE>(all, count, padded_bias.data(), target, pixel, y);
+                else
+                    synthesise<LANES>(all, count, padded_bias.data(), target, pixel, y);
             }
         });
     }
@@ -302,18 +295,16 @@ struct Layer {
     // --- the gradient to the weights ---------------------------------------------------------------------------------
 
     template <int L>
-    void gather(const float* pixel, int64_t r, float* all) const {
-        float* row[PRODUCTS];
-        int i = 0;
-        for (int j = 0; j < S::jobs; j++)
-            for (int b = 0; b < S::job[j].rows; b++)
-                for (int a = 0; a < S::job[j].columns; a++)
-                    row[i++] = products(all, j, b, GRADIENT_TILE) + (r * S::job[j].columns + a) * out_pitch;
-        for (int64_t o = 0; o < out_pitch; o += L) {
-            Vector<L> h[S::order], y[PRODUCTS];
-            UNROLL for (int t = 0; t < S::order; t++) h[t] = load<L>(pixel + t * out_pitch + o);
-            S::gather(h, y);
-            UNROLL for (int k = 0; k < PRODUCTS; k++) store<L>(row[k] + o, y[k]);
+    void gather(const float* grad, int64_t count, const int64_t* target, float* pixel, float* all, float* bias) const {
+        for (int64_t r = 0; r < count; r++, all += products_pitch()) {
+            split_orientations<S>(grad + target[r] * S::order * g.out, g.out, element, pixel, out_pitch);
+            for (int64_t o = 0; o < out_pitch; o += L) {
+                Vector<L> h[S::order], products[PRODUCTS];
+                UNROLL for (int t = 0; t < S::order; t++) h[t] = load<L>(pixel + t * out_pitch + o);
+                S::gather(h, products);
+                UNROLL for (int k = 0; k < PRODUCTS; k++) store<L>(all + k * out_pitch + o, products[k]);
+                store<L>(bias + o, load<L>(bias + o) + products[0]);  // the first job is the trivial irrep
+            }
         }
     }
 
@@ -328,7 +319,7 @@ struct Layer {
                     for (int b = 0; b < job.rows; b++)
                         correlate_columns<N == 2 ? WIDE_ROWS : NARROW_ROWS, N, L>(
                             depth, panels + (counts.part[j] + b * job.parts + p) * GRADIENT_TILE * PITCH,
-                            products(const_cast<float*>(all), j, b, GRADIENT_TILE) + n, columns, count,
+                            all + (counts.product[j] + b * job.columns) * out_pitch + n, products_pitch(), count,
                             sums + (p * total + k) * columns + n, columns);
             });
             sums += job.parts * total * columns;
@@ -347,10 +338,10 @@ struct Layer {
         in_parallel(chunks, threads, parallel, [&](int64_t chunk) {
             static thread_local Room room;
             const int64_t panel_size = PARTS * GRADIENT_TILE * PITCH + LANES;
-            float* source = room.get(largest + LANES + panel_size + (PRODUCTS * GRADIENT_TILE + S::order) * out_pitch);
+            float* source = room.get(largest + LANES + panel_size + GRADIENT_TILE * products_pitch() + S::order * out_pitch);
             float* panels = source + round_up(largest + LANES, LANES);
             float* all = panels + round_up(panel_size, LANES);
-            float* pixel = all + PRODUCTS * GRADIENT_TILE * out_pitch;
+            float* pixel = all + GRADIENT_TILE * products_pitch();
             float* sum = sums.data() + chunk * size;
             float* bias_sum = sum + packed_size();
             std::fill(pixel, pixel + S::order * out_pitch, 0.0f);
@@ -363,17 +354,12 @@ struct Layer {
                 const int64_t tile = (task.pixels() + tiles - 1) / tiles;
                 for (int64_t first = 0; first < task.pixels(); first += tile) {
                     const int64_t count = locate(task, first, tile, start, target);
-                    for (int64_t r = 0; r < count; r++) {
-                        split_orientations<S>(grad + target[r] * S::order * g.out, g.out, element, pixel, out_pitch);
-                        if (out_pitch % LANES)
-                            gather<GRANULE>(pixel, r, all);
-                        else
-                            gather<LANES>(pixel, r, all);
-                        for (int64_t o = 0; o < out_pitch; o += GRANULE)  // the first job is the trivial irrep
-                            store<GRANULE>(bias_sum + o, load<GRANULE>(bias_sum + o) + load<GRANULE>(all + r * out_pitch + o));
-                    }
+                    if (out_pitch % LANES)
+                        gather<GRANULE>(grad, count, target, pixel, all, bias_sum);
+                    else
+                        gather<LANES>(grad, count, target, pixel, all, bias_sum);
                     for (const Block& block : blocks) {
-                        analyse_any(task, block, source, start, count, zeros.data(), panels, GRADIENT_TILE);
+                        analyse_any<GRADIENT_TILE>(task, block, source, start, count, zeros.data(), panels);
                         correlate_block(block, panels, all, count, sum);
                     }
                 }

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from quarterturn.fourier.build import HERE, file_of
 from quarterturn.fourier.geometry import Plan
 
-HERE = Path(__file__).parent
 CODES = ("portable", "avx2", "avx512")  # by the number that quarterturn_processor() gives
 _log = logging.getLogger("quarterturn")
 
@@ -24,16 +24,13 @@ class Kernels(NamedTuple):
     why: str
 
 
-def file_of(code: str, folder: Path = HERE) -> Path:
-    """The compiled kernel for that instruction set."""
-    return folder / f"_kernel_{code}.so"
-
-
 def choose(folder: Path = HERE) -> Kernels:
     """The best compiled kernel in the folder that this processor runs."""
     base = file_of("portable", folder)
     if not base.exists():
-        return Kernels("conv2d", None, "the kernel is not compiled: install with a C++ compiler (g++ or clang++) present")
+        return Kernels(
+            "conv2d", None, "the kernel is not compiled: install with a C++ compiler (g++ or clang++) present"
+        )
     try:
         best = int(ctypes.CDLL(str(base)).quarterturn_processor())
     except OSError as error:
@@ -77,7 +74,7 @@ class Library:
 
     def pack(self, plan: Plan, weight: Tensor, out_stride: int, in_stride: int) -> Tensor:
         packed = torch.empty(self._functions.quarterturn_packed_size(plan.numbers))
-        arguments = (plan.numbers, weight.data_ptr(), out_stride, in_stride, plan.index, packed.data_ptr())
+        arguments = (plan.numbers, weight.data_ptr(), out_stride, in_stride, plan.weight_places, packed.data_ptr())
         self._run("pack", *arguments)
         return packed
 
@@ -87,7 +84,7 @@ class Library:
     def weight_gradient(
         self, plan: Plan, x: Tensor, grad: Tensor, out_stride: int, in_stride: int, weight: Tensor, bias: Tensor | None
     ) -> None:
-        data = (x.data_ptr(), grad.data_ptr(), out_stride, in_stride, plan.index, weight.data_ptr(), _pointer(bias))
+        data = (x.data_ptr(), grad.data_ptr(), out_stride, in_stride, plan.weight_places, weight.data_ptr(), _pointer(bias))
         self._run("weight_gradient", plan.numbers, *data)
 
     def fingerprint(self, x: Tensor) -> int:
@@ -112,7 +109,7 @@ def _pointer(x: Tensor | None) -> int | None:
 
 
 def _torchs_pool() -> int | None:
-    """The address of GOMP_parallel in the OpenMP library that torch has loaded, so that both share one set of threads."""
+    """The address of GOMP_parallel in the OpenMP library that torch has loaded, so that both share its threads."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:

@@ -9,6 +9,10 @@
 #include <thread>
 #include <vector>
 
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
 using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);  // GOMP_parallel
 
 template <class F>
@@ -32,17 +36,21 @@ static void in_parallel(int64_t tasks, int64_t threads, Parallel parallel, F wor
 
 // Memory that a thread keeps from call to call.
 class Room {
+    static constexpr size_t HUGE_PAGE = 1 << 21;
     float* start = nullptr;
     size_t size = 0;
 
    public:
     ~Room() { std::free(start); }
     float* get(int64_t floats) {
-        const size_t bytes = (static_cast<size_t>(floats) * sizeof(float) + 127) / 64 * 64;
+        const size_t bytes = (static_cast<size_t>(floats) * sizeof(float) + HUGE_PAGE) / HUGE_PAGE * HUGE_PAGE;
         if (bytes > size) {
             std::free(start);
-            start = static_cast<float*>(std::aligned_alloc(64, bytes));
+            start = static_cast<float*>(std::aligned_alloc(HUGE_PAGE, bytes));
             if (!start) throw std::bad_alloc();
+#ifdef MADV_HUGEPAGE  // one entry for all of it in the processor's table of pages
+            madvise(start, bytes, MADV_HUGEPAGE);
+#endif
             std::memset(start, 0, bytes);
             size = bytes;
         }

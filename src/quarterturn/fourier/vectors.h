@@ -3,15 +3,12 @@
 #pragma once
 #include <cstdint>
 
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(QUARTERTURN_WIDE)  // tests compile wide vectors for machines that have none
 constexpr int LANES = 16, WIDE_ROWS = 12, NARROW_ROWS = 24;  // 24 sums in registers, out of 32
 #elif defined(__AVX2__)
 constexpr int LANES = 8, WIDE_ROWS = 6, NARROW_ROWS = 12;  // 12 sums in registers, out of 16
 #else
 constexpr int LANES = 8, WIDE_ROWS = 3, NARROW_ROWS = 6;  // the same on registers of four floats
-#endif
-#ifdef QUARTERTURN_LANES  // tests compile wider vectors than the machine has
-#define LANES QUARTERTURN_LANES
 #endif
 constexpr int GRANULE = 8;   // output features are padded to a multiple of this
 constexpr int DEPTH = 256;   // columns of a panel in use at most
