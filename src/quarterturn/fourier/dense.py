@@ -45,7 +45,7 @@ def group_linear(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group) -
 
 
 def _blocks(rows: Tensor, irrep: irreps.Irrep) -> Tensor:
-    """W^[j, a] = sum of W[s] rho(s)[j, a] for all j and a, from the rows of the transform, (column, entry) -> (j, a)."""
+    """W^[j, a] = sum of W[s] rho(s)[j, a] for all j and a, from the rows of the transform."""
     d = irrep.dimension
     if len(irrep.columns) == d:  # all of them are there: row (b, a) holds rho[a, b]
         return rows.view(d, d, *rows.shape[1:]).transpose(0, 1)

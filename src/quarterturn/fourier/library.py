@@ -84,7 +84,15 @@ class Library:
     def weight_gradient(
         self, plan: Plan, x: Tensor, grad: Tensor, out_stride: int, in_stride: int, weight: Tensor, bias: Tensor | None
     ) -> None:
-        data = (x.data_ptr(), grad.data_ptr(), out_stride, in_stride, plan.weight_places, weight.data_ptr(), _pointer(bias))
+        data = (
+            x.data_ptr(),
+            grad.data_ptr(),
+            out_stride,
+            in_stride,
+            plan.weight_places,
+            weight.data_ptr(),
+            _pointer(bias),
+        )
         self._run("weight_gradient", plan.numbers, *data)
 
     def fingerprint(self, x: Tensor) -> int:
