@@ -7,7 +7,6 @@ maps, and takes maps that are not square. Names and shapes of the parameters do 
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -218,8 +217,9 @@ def convolve(
 
 def _is_torchs_own(placed: Placed, n: int) -> bool:
     """Whether the same padding at both ends gives these windows."""
-    p = -placed.start
-    return p >= 0 and replace(placed.window, before=p, after=p).count(n) == placed.count
+    padding, stride = -placed.start, placed.window.stride
+    room = n + 2 * padding - placed.window.span
+    return padding >= 0 and (room + 1 if stride == 1 else room // stride + 1) == placed.count
 
 
 def reset_parameters(weight: Tensor, bias: Tensor | None, fan_in: int) -> None:
