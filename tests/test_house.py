@@ -11,7 +11,22 @@ SOURCE = ROOT / "src" / "quarterturn"
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 # A module may import those to the left of it.
-ORDER = ["errors", "groups", "ops", "fourier", "layers", "check", "__init__"]
+ORDER = [
+    "errors",
+    "groups",
+    "ops",
+    "fourier",
+    "filters",
+    "windows",
+    "layers",
+    "conv",
+    "transposed",
+    "dense",
+    "spatial",
+    "norms",
+    "check",
+    "__init__",
+]
 # The same inside fourier/, which as a whole needs groups and errors alone; build.py runs where there is no torch.
 FOURIER = ["build", "structure", "geometry", "irreps", "library", "cache", "rule", "conv", "dense", "__init__"]
 

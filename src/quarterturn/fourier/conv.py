@@ -4,7 +4,7 @@ The three are linear in each of their tensors and are each other's gradients, so
 there. Compilers and exporters see three operators; shapes are right on the meta device.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -32,15 +32,15 @@ def group_conv(
     bias: Tensor | None,
     group: Group,
     *,
-    stride: Pair = (1, 1),
-    dilation: Pair = (1, 1),
-    starts: Sequence[Pair],
-    output_size: Pair,
+    stride: Sequence[int] | None = None,
+    dilation: Sequence[int] | None = None,
+    starts: Sequence[Sequence[int]],
+    output_size: Sequence[int],
     exact: bool | None = None,
 ) -> Tensor:
-    """The filters-rotating convolution of stacked maps: stack(conv2d(roll(unstack(x)), weight)), with fewer products.
+    """The filters-rotating convolution of stacked maps: stack(conv(roll(unstack(x)), weight)), with fewer products.
 
-    Stacked `(N, in*G, H, W)` and weight `(out, in*G, kh, kw)` -> stacked `(N, out*G, *output_size)`, channels last.
+    Stacked `(N, in*G, *S)` and weight `(out, in*G, *k)` -> stacked `(N, out*G, *output_size)`, images channels last.
     `starts[g]` is where the first window of orientation g starts on the input's axes; outside the input it reads
     zeros. With `exact` a turned input gives the turned output bit by bit, else C4 takes one product in six less.
 
@@ -50,22 +50,28 @@ def group_conv(
     ...     assert group_conv(x, weight, None, C4, starts=[(-1, -1)] * 4, output_size=(5, 5)).shape == (2, 12, 5, 5)
     """
     _check(x, weight, bias, group, starts)
-    flat = [int(place) for start in starts for place in start]
+    step, spread = (list(given or [1] * group.dim) for given in (stride, dilation))
     chosen = EXACT if exact is None else exact
-    return _convolve(x, weight, bias, _elements(group), list(stride), list(dilation), flat, list(output_size), chosen)
+    if group.dim == 1:  # sequences are images of one row
+        flat = [place for start in starts for place in (0, *start)]
+        how = ([1, *step], [1, *spread], flat, [1, *output_size], chosen)
+        return _convolve(x.unsqueeze(2), weight.unsqueeze(2), bias, _elements(group), *how).squeeze(2)
+    flat = [place for start in starts for place in start]
+    return _convolve(x, weight, bias, _elements(group), step, spread, flat, list(output_size), chosen)
 
 
-def _check(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, starts: Sequence[Pair]) -> None:
+def _check(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, starts: Sequence[Sequence[int]]) -> None:
     for name, tensor in (("input", x), ("weight", weight), ("bias", bias)):
         if tensor is not None and (tensor.dtype != torch.float32 or tensor.device.type not in ("cpu", "meta")):
             raise OptionError(
                 f"the kernel takes float32 on the CPU, got {tensor.dtype} on {tensor.device} as {name}: "
                 "use conv2d with turned filters there"
             )
-    if x.dim() != 4 or weight.dim() != 4 or x.shape[1] != weight.shape[1] or x.shape[1] % group.order:
+    axes = 2 + group.dim
+    if x.dim() != axes or weight.dim() != axes or x.shape[1] != weight.shape[1] or x.shape[1] % group.order:
         raise ShapeError(
-            f"stacked maps (N, in*{group.order}, H, W) and weights (out, in*{group.order}, kh, kw) are needed, got "
-            f"{tuple(x.shape)} and {tuple(weight.shape)}"
+            f"stacked maps (N, in*{group.order}, ...) and weights (out, in*{group.order}, ...) with {axes} axes are "
+            f"needed, got {tuple(x.shape)} and {tuple(weight.shape)}"
         )
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ShapeError(f"the bias has one number for each of {weight.shape[0]} features, got {tuple(bias.shape)}")
@@ -243,3 +249,24 @@ def _differentiate_weight_gradient(ctx: Any, of_weight: Tensor, of_bias: Tensor)
 _convolve.register_autograd(_differentiate_convolve, setup_context=_save_convolve)
 _input_gradient.register_autograd(_differentiate_input_gradient, setup_context=_save_input_gradient)
 _weight_gradient.register_autograd(_differentiate_weight_gradient, setup_context=_save_weight_gradient)
+
+
+# --- batches of calls, for torch.func.vmap ----------------------------------------------------------------------------
+
+
+def _one_by_one(operator: Any) -> Callable[..., tuple[Any, Any]]:
+    def rule(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
+        calls = [
+            [x if dim is None else x.select(dim, i) for x, dim in zip(inputs, in_dims, strict=True)]
+            for i in range(info.batch_size)
+        ]
+        outputs = [operator(*call) for call in calls]
+        if isinstance(outputs[0], Tensor):
+            return torch.stack(outputs), 0
+        return tuple(map(torch.stack, zip(*outputs, strict=True))), tuple(0 for _ in outputs[0])
+
+    return rule
+
+
+for _operator in (_convolve, _input_gradient, _weight_gradient):
+    _operator.register_vmap(_one_by_one(_operator))
