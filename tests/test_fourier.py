@@ -314,7 +314,7 @@ def test_mistakes_are_answered() -> None:
 @needs_kernel
 def test_windows_that_do_not_turn_into_each_other_are_refused() -> None:
     x, weight, bias = (t.float() for t in tensors(C4))
-    with pytest.raises(qt.ShapeError, match="take the starts that the layer's anchors give"):
+    with pytest.raises(qt.ShapeError, match="use conv2d with turned filters"):
         group_conv(x, weight, bias, C4, starts=[(0, 0), (0, 0), (1, 0), (0, 0)], output_size=(5, 5))
     with pytest.raises(qt.ShapeError, match="make them equal"):
         group_conv(x, weight, bias, C4, stride=(1, 2), starts=[(0, 0)] * 4, output_size=(5, 5))
@@ -376,3 +376,116 @@ def test_every_code_path_is_the_definition(
 def test_groups_without_a_transform_are_said_to_have_none() -> None:
     assert not is_available(OCTA)
     assert is_available(D4) == is_available()
+
+
+# --- the layers pick it by themselves ---------------------------------------------------------------------------------
+
+
+def layer(group: Group = C4, features: int = 8, **how) -> qt.RollConv:
+    torch.manual_seed(0)
+    return qt.RollConv(group, features, features, how.pop("kernel", 3), rotate="filters", **how)
+
+
+@needs_kernel
+@pytest.mark.parametrize("group", [FLIP, *GROUPS], ids=lambda g: g.name)
+def test_layers_give_the_same_through_either(group: Group) -> None:
+    features = 32 // group.order
+    x = torch.randn(2, 32, *[10, 8][: group.dim], requires_grad=True)
+    results = []
+    for via in ("conv", "fourier", "fourier-rounded", "auto"):
+        net = layer(group, features, via=via, stride=2, padding=1)
+        y = net(x)
+        results.append((y, *torch.autograd.grad(y.square().sum(), [x, *net.parameters()])))
+    for other in results[1:]:
+        for a, b in zip(results[0], other, strict=True):
+            torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-4)
+    assert torch.equal(results[1][0], results[3][0])
+
+
+@needs_kernel
+@each_group
+def test_remainders_that_differ_are_left_to_torch(group: Group) -> None:
+    """Stride 2 on 10 x 7: a group that exchanges the axes has no common middle for its windows."""
+    x = torch.randn(2, 32, 10, 7)
+    auto, conv2d = (layer(group, 32 // group.order, stride=2, padding=1, via=via) for via in ("auto", "conv"))
+    torch.testing.assert_close(auto(x), conv2d(x), rtol=1e-4, atol=1e-5)
+    forced = layer(group, 32 // group.order, stride=2, padding=1, via="fourier")
+    if group.exchanged:
+        with pytest.raises(qt.ShapeError, match="not where orientation 0's come to lie"):
+            forced(x)
+    else:
+        torch.testing.assert_close(forced(x), conv2d(x), rtol=1e-4, atol=1e-5)
+
+
+@needs_kernel
+def test_auto_takes_the_kernel_where_it_gains() -> None:
+    assert layer().through_kernel
+    assert not layer(features=4).through_kernel
+    assert not layer(kernel=1).through_kernel
+    assert not layer(via="conv").through_kernel
+    assert not layer(groups=2).through_kernel
+    assert not layer(padding=1, padding_mode="circular").through_kernel
+    assert not layer(stride=(1, 2)).through_kernel
+    assert not qt.RollConv(C4, 8, 8, 3).through_kernel
+    assert not qt.RollConv(OCTA, 8, 8, 3, rotate="filters").through_kernel
+    assert copy.deepcopy(layer()).through_kernel
+
+
+@needs_kernel
+def test_auto_leaves_to_torch_what_the_kernel_cannot() -> None:
+    """Other precisions, autocast, forward derivatives, torch.func."""
+    net, x = layer(), torch.randn(2, 32, 6, 6)
+    torch.testing.assert_close(net.double()(x.double()).float(), net.float()(x), rtol=1e-4, atol=1e-5)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert net(x).dtype == torch.bfloat16
+    with torch.autograd.forward_ad.dual_level():
+        dual = net(torch.autograd.forward_ad.make_dual(x, x))
+        y, tangent = torch.autograd.forward_ad.unpack_dual(dual)
+    torch.testing.assert_close(tangent, y - net(torch.zeros_like(x)), rtol=1e-4, atol=1e-5)
+    y, tangent = torch.func.jvp(net, (x,), (x,))
+    torch.testing.assert_close(tangent, y - net(torch.zeros_like(x)), rtol=1e-4, atol=1e-5)
+    batched = torch.func.vmap(net)(torch.stack([x, 2 * x]))
+    torch.testing.assert_close(batched, torch.stack([net(x), net(2 * x)]))
+    gradient = torch.func.grad(lambda x: net(x).square().sum())(x)
+    leaf = x.clone().requires_grad_()
+    torch.testing.assert_close(gradient, torch.autograd.grad(net(leaf).square().sum(), leaf)[0])
+    each = torch.func.vmap(torch.func.grad(lambda x: net(x).square().sum()))(torch.stack([x, 2 * x]))
+    torch.testing.assert_close(each[0], gradient)
+
+
+def test_what_the_kernel_cannot_run_is_refused_where_it_is_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(qt.OptionError, match="unknown via 'furier': did you mean 'fourier'"):
+        layer(via="furier")
+    with pytest.raises(qt.OptionError, match="only a RollConv"):
+        qt.SliceConv(C4, 1, 8, 3, rotate="filters", via="fourier")
+    with pytest.raises(qt.OptionError, match="cannot run this layer"):
+        qt.RollConv(OCTA, 8, 8, 3, rotate="filters", via="fourier")
+    if is_available():
+        with pytest.raises(qt.OptionError, match='needs rotate="filters", groups=1'):
+            layer(via="fourier", groups=2)
+        with pytest.raises(qt.OptionError, match="equal strides"):
+            layer(via="fourier", stride=(1, 2))
+    monkeypatch.setattr("quarterturn.fourier.is_available", lambda group=None: False)
+    assert not layer().through_kernel
+    with pytest.raises(qt.OptionError, match=r"use via=\"auto\""):
+        layer(via="fourier")
+
+
+def test_a_network_in_float32_is_equivariant_to_the_bit() -> None:
+    net = torch.nn.Sequential(layer(D4, padding=1), torch.nn.ReLU(), layer(D4, stride=2, via="auto"))
+    x = torch.randn(2, 64, 12, 12)
+    gap = max((net(turned(x, D4, h)) - turned(net(x), D4, h)).abs().max().item() for h in range(8))
+    assert gap == 0.0 if is_available() else gap < 1e-4
+
+
+@pytest.mark.parametrize("group", [C4, OCTA], ids=lambda g: g.name)
+def test_dense_layers_give_the_same_through_either(group: Group) -> None:
+    results = []
+    for via in ("linear", "fourier", "auto"):
+        torch.manual_seed(0)
+        net = qt.RollLinear(group, 22, 22, rotate="filters", via=via, dtype=torch.float64)
+        results.append(net(torch.ones(2, 22 * group.order, dtype=torch.float64).cumsum(1)))
+    torch.testing.assert_close(results[1], results[0])
+    assert torch.equal(results[2], results[1] if group is OCTA else results[0])  # 528 features are enough, 88 are not
+    with pytest.raises(qt.OptionError, match="unknown via"):
+        qt.RollLinear(group, 2, 2, via="conv")

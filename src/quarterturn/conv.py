@@ -196,27 +196,34 @@ class RollConv(_Convolution):
             return super().forward(x)
         check_features(x, self.group, self.in_features, "stacked")
         found = placements(self.group, x.shape[2:], self.windows)
-        starts = {h: [placed.start for placed in where] for where, orientations in found for h in orientations}
+        of_orientation = {h: [placed.start for placed in where] for where, orientations in found for h in orientations}
+        starts = [of_orientation[h] for h in range(self.group.order)]
+        size, stride, dilation = ([getattr(w, name) for w in self.windows] for name in ("size", "stride", "dilation"))
+        if self.via == "auto" and fourier.misplaced(self.group, size, dilation, starts) is not None:
+            return super().forward(x)
         return fourier.group_conv(
             x,
             self.weight,
             self.bias,
             self.group,
-            stride=[window.stride for window in self.windows],
-            dilation=[window.dilation for window in self.windows],
-            starts=[starts[h] for h in range(self.group.order)],
+            stride=stride,
+            dilation=dilation,
+            starts=starts,
             output_size=[placed.count for placed in found[0][0]],
             exact=self.via != "fourier-rounded",
         )
 
 
 def _suits_the_kernel(x: Tensor, weight: Tensor) -> bool:
-    """Whether an operator for float32 on the CPU, without forward derivatives, will do here."""
+    """Whether an operator for float32 on the CPU, without torch.func and forward derivatives, will do here."""
     if any(t.device.type != "cpu" or t.dtype != torch.float32 for t in (x, weight)):
         return False
     if torch.is_autocast_enabled("cpu") or torch.onnx.is_in_onnx_export():
         return False
-    return torch.compiler.is_compiling() or all(forward_ad.unpack_dual(t).tangent is None for t in (x, weight))
+    if torch.compiler.is_compiling():
+        return True
+    inside_func = torch._C._functorch.peek_interpreter_stack() is not None
+    return not inside_func and all(forward_ad.unpack_dual(t).tangent is None for t in (x, weight))
 
 
 class DepthwiseConv(_Convolution):

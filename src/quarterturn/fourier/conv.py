@@ -4,7 +4,7 @@ The three are linear in each of their tensors and are each other's gradients, so
 there. Compilers and exporters see three operators; shapes are right on the meta device.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -249,24 +249,3 @@ def _differentiate_weight_gradient(ctx: Any, of_weight: Tensor, of_bias: Tensor)
 _convolve.register_autograd(_differentiate_convolve, setup_context=_save_convolve)
 _input_gradient.register_autograd(_differentiate_input_gradient, setup_context=_save_input_gradient)
 _weight_gradient.register_autograd(_differentiate_weight_gradient, setup_context=_save_weight_gradient)
-
-
-# --- batches of calls, for torch.func.vmap ----------------------------------------------------------------------------
-
-
-def _one_by_one(operator: Any) -> Callable[..., tuple[Any, Any]]:
-    def rule(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
-        calls = [
-            [x if dim is None else x.select(dim, i) for x, dim in zip(inputs, in_dims, strict=True)]
-            for i in range(info.batch_size)
-        ]
-        outputs = [operator(*call) for call in calls]
-        if isinstance(outputs[0], Tensor):
-            return torch.stack(outputs), 0
-        return tuple(map(torch.stack, zip(*outputs, strict=True))), tuple(0 for _ in outputs[0])
-
-    return rule
-
-
-for _operator in (_convolve, _input_gradient, _weight_gradient):
-    _operator.register_vmap(_one_by_one(_operator))

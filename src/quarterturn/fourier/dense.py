@@ -1,7 +1,5 @@
 """Dense layers in the group-Fourier basis, in plain torch: the matrix is block-circulant, and block diagonal there."""
 
-from functools import lru_cache
-
 import torch
 from torch import Tensor
 
@@ -61,7 +59,6 @@ def _mixing(irrep: irreps.Irrep):  # type: ignore[no-untyped-def]
     return every @ known.T * d / len(irrep.matrices)
 
 
-@lru_cache(maxsize=64)
 def _transforms(group: Group, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     forward = torch.as_tensor(irreps.transform(group), dtype=dtype, device=device)
     return forward, forward / forward.square().sum(1, keepdim=True)

@@ -1,8 +1,8 @@
 """Where a group convolution reads and writes: the numbers that the kernel works from.
 
 The filters-rotating convolution is y[h](p) = sum W[s](w) x[sh](p_h + h^-1 w) over elements s and offsets w of the
-window; p_h is the middle of orientation h's window. On a grid whose anchors are those of the layer, p_h = p + h^-1 d
-with one p for all h. Then, with u = s (w + d), the place p + (sh)^-1 u depends on t = sh alone:
+window; p_h is the middle of orientation h's window. On the layer's grid p_h = p + h^-1 d with one p
+for all h (`misplaced` says where not). Then, with u = s (w + d), the place p + (sh)^-1 u depends on t = sh alone:
 
     y[h] = sum over s, u of W~[u, s] X[u, sh],   W~[u, s] = W[s](s^-1 u - d),   X[u, t] = x[t](p + t^-1 u).
 
@@ -12,6 +12,7 @@ counted in half pixels, so that middles are whole numbers.
 """
 
 import itertools
+from collections.abc import Sequence
 from ctypes import Array, c_int64
 from functools import lru_cache
 from typing import NamedTuple
@@ -53,21 +54,44 @@ def shift(group: Group, window: Window) -> tuple[Pair, Pair]:
         stride = tuple(window.stride[abs(a) - 1] for a in element)
         if stride != window.stride:
             raise ShapeError(f"{group.name} exchanges axes with the strides {window.stride}: make them equal")
+    wrong = misplaced(group, window.kernel, window.dilation, window.starts)
+    if wrong is not None:
+        raise ShapeError(
+            f"the windows of orientation {wrong} of {group.name} start at {window.starts[wrong]}, which is not where "
+            "orientation 0's come to lie when turned: use conv2d with turned filters, as RollConv does by itself"
+        )
+    middles = _middles(group, window.kernel, window.dilation, window.starts)
+    first, second = (sum(axis) // group.order for axis in zip(*middles, strict=True))
+    return (first, second), (middles[0][0] - first, middles[0][1] - second)
+
+
+def misplaced(
+    group: Group, kernel: Sequence[int], dilation: Sequence[int], starts: Sequence[Sequence[int]]
+) -> int | None:
+    """An orientation whose windows are not those of orientation 0, turned about one middle for all; None is best.
+
+    There is one if axes that the group exchanges leave different remainders, such as stride 2 on 10 x 7 positions.
+    """
+    middles = _middles(group, kernel, dilation, starts)
+    middle = [sum(axis) for axis in zip(*middles, strict=True)]  # times the order, to stay among whole numbers
+    d = [m * group.order - sum_of_axis for m, sum_of_axis in zip(middles[0], middle, strict=True)]
+    for g in range(group.order):
+        turned = [d[abs(a) - 1] if a > 0 else -d[-a - 1] for a in group.elements[group.inverse[g]]]
+        if [m * group.order for m in middles[g]] != [m + t for m, t in zip(middle, turned, strict=True)]:
+            return g
+    return None
+
+
+def _middles(
+    group: Group, kernel: Sequence[int], dilation: Sequence[int], starts: Sequence[Sequence[int]]
+) -> list[list[int]]:
+    """The middle of each orientation's first window, in half pixels."""
     middles = []
     for g in range(group.order):
         axes = [abs(a) - 1 for a in group.elements[group.inverse[g]]]
-        reach = [window.dilation[axis] * (window.kernel[axis] - 1) for axis in axes]
-        middles.append(tuple(2 * start + extent for start, extent in zip(window.starts[g], reach, strict=True)))
-    middle = tuple(sum(axis) // group.order for axis in zip(*middles, strict=True))
-    d = (middles[0][0] - middle[0], middles[0][1] - middle[1])
-    for g in range(group.order):
-        turned = act(group.elements[group.inverse[g]], d)
-        if middles[g] != (middle[0] + turned[0], middle[1] + turned[1]):
-            raise ShapeError(
-                f"the windows of orientation {g} of {group.name} start at {window.starts[g]}, which is not where "
-                "orientation 0's come to lie when turned: take the starts that the layer's anchors give"
-            )
-    return (middle[0], middle[1]), d
+        reach = [dilation[axis] * (kernel[axis] - 1) for axis in axes]
+        middles.append([2 * start + extent for start, extent in zip(starts[g], reach, strict=True)])
+    return middles
 
 
 def _offsets(window: Window) -> list[Pair]:

@@ -9,7 +9,7 @@ namespace {
 constexpr int64_t TILE = 24;           // output positions at once, forward
 constexpr int64_t GRADIENT_TILE = 64;  // and for the gradient to the weights
 constexpr int64_t GRADIENT_DEPTH = 128;
-constexpr int64_t SOURCE_ROOM = 48 * 1024;      // floats of realigned source: part of a second-level cache
+constexpr int64_t SOURCE_ROOM = 36 * 1024;     // floats of realigned source: part of a second-level cache
 constexpr int64_t PARTIAL_ROOM = 1024 * 1024;   // floats of partial sums of weight gradients
 
 // --- between the layout's order (feature, orientation) and ours (orientation, feature) ---------------------------------
