@@ -27,7 +27,16 @@ from quarterturn.spatial import (
     max_pool,
 )
 from quarterturn.transposed import RollConvTranspose, spread
-from quarterturn.windows import Placement, Window, by_placement, pad, slide, slide_and_keep_padding, windows_for
+from quarterturn.windows import (
+    Placement,
+    Window,
+    by_placement,
+    pad,
+    pad_for,
+    slide,
+    slide_and_keep_padding,
+    windows_for,
+)
 
 Rule = Callable[[Writer, str, Any, Value], Value]
 CONVOLUTIONS: dict[int, Callable[..., nn.Module]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
@@ -53,8 +62,8 @@ def rule_for(module: nn.Module) -> Rule:
     return _unknown
 
 
-def is_known(module: nn.Module) -> bool:
-    return rule_for(module) is not _unknown or type(module).__module__.startswith("torch.nn.")
+def has_rule(module: nn.Module) -> bool:
+    return rule_for(module) is not _unknown
 
 
 def _unknown(w: Writer, path: str, module: nn.Module, value: Value) -> Value:
@@ -153,7 +162,7 @@ def _convolution(
 ) -> Any:
     padding = [placed.padding for placed in where]
     if mode != "zeros" or None in padding:
-        proxy = pad(proxy, [placed.pads(n) for placed, n in zip(where, sizes, strict=True)], mode)
+        proxy = pad_for(proxy, where, sizes, mode)
         padding = [0] * len(where)
     options = {
         "in_channels": weight.shape[1] * groups,
@@ -326,7 +335,7 @@ def _linear(w: Writer, path: str, module: nn.Linear, value: Value) -> Value:
         out = _convolve(
             w, path, replace(value, sizes=seen[1:]), group, windows, weight, module.bias, 1, sees=value.pending
         )
-        return replace(out, proxy=out.proxy.flatten(1), flat=False)
+        return replace(out, proxy=out.proxy.flatten(1), flat=False, dense=True)
     if value.pending == "roll":
         bank = roll_filters(module.weight, group, range(group.order))
         bias = None if module.bias is None else module.bias.repeat_interleave(group.order)
