@@ -30,7 +30,7 @@ ORDER = [
 ]
 # The same inside the packages of the package.
 INSIDE = {
-    "plain": ["values", "rules", "build", "export", "__init__"],
+    "plain": ["values", "convolutions", "norms", "spatial", "rules", "build", "export", "__init__"],
 }
 
 
