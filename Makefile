@@ -37,6 +37,7 @@ format: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python bench/ops.py
 	$(BIN)/python bench/modes.py --batch 32
+	$(BIN)/python bench/export.py
 	$(BIN)/python bench/tables.py
 
 clean:

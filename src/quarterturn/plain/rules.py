@@ -1,0 +1,147 @@
+"""What becomes of each layer in a plain network: one rule for each type, from a layer and a value to a value."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from quarterturn.conv import DepthwiseConv, RollConv, SliceConv
+from quarterturn.dense import RollLinear
+from quarterturn.layers import Pool, Roll, Slice, Stack, Unstack
+from quarterturn.norms import BatchNorm, GroupNorm, InstanceNorm, LayerNorm
+from quarterturn.plain.convolutions import linear, our_convolution, roll_linear, torchs_convolution, transposed
+from quarterturn.plain.norms import batch_norm, group_norm, instance_norm, layer_norm
+from quarterturn.plain.spatial import our_adaptive_pool, spatial_pool, symmetric, upsample
+from quarterturn.plain.values import Refusal, Value, Writer, kept, left_as, oriented, stacked, unflattened
+from quarterturn.spatial import AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, EachOrientation, MaxPool, Upsample
+from quarterturn.transposed import RollConvTranspose
+
+Rule = Callable[[Writer, str, Any, Value], Value]
+POINTWISE = (
+    nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Sigmoid, nn.Tanh,
+    nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Softplus, nn.Softsign, nn.LogSigmoid, nn.Tanhshrink, nn.Softshrink,
+    nn.Hardshrink, nn.Threshold, nn.Identity, nn.Dropout, nn.AlphaDropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d,
+    nn.FeatureAlphaDropout,
+)  # fmt: skip
+SYMMETRIC = (
+    nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d,
+    nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d,
+)  # fmt: skip
+
+
+def rule_for(module: nn.Module) -> Rule:
+    """The rule of the layer's type; torch's own layers on ordinary tensors stay as they are."""
+    for types, rule in RULES:
+        if isinstance(module, types):
+            return rule
+    return _unknown
+
+
+def has_rule(module: nn.Module) -> bool:
+    return rule_for(module) is not _unknown
+
+
+def _unknown(w: Writer, path: str, module: nn.Module, value: Value) -> Value:
+    if value.group is None and type(module).__module__.startswith("torch.nn."):
+        return kept(w, path, module, value)
+    raise Refusal("this layer is not known on pathways" if value.group else "this layer is not known")
+
+
+# --- the four operations ----------------------------------------------------------------------------------------------
+
+
+def _slice(w: Writer, path: str, module: Slice, value: Value) -> Value:
+    if value.group is not None or module.kind != "scalar":
+        raise Refusal("only ordinary tensors of scalars can be sliced here")
+    return replace(value, group=module.group, pending="slice")
+
+
+def _roll(w: Writer, path: str, module: Roll, value: Value) -> Value:
+    if value.group != module.group:
+        raise Refusal("it needs pathways of its own group")
+    return replace(stacked(w, unflattened(value) if value.flat else value), pending="roll")
+
+
+def _stack(w: Writer, path: str, module: Stack, value: Value) -> Value:
+    if value.group != module.group:
+        raise Refusal("it needs pathways of its own group")
+    return replace(stacked(w, unflattened(value)), group=None)
+
+
+def _unstack(w: Writer, path: str, module: Unstack, value: Value) -> Value:
+    if value.group is not None:
+        raise Refusal("it needs a stacked tensor")
+    return replace(unflattened(value), group=module.group)
+
+
+def _pool(w: Writer, path: str, module: Pool, value: Value) -> Value:
+    if module.kind != "scalar" or not isinstance(module.fn, str):
+        raise Refusal("only the mean, max and rms of scalars are known")
+    value = stacked(w, unflattened(oriented(module, value)))
+    orientations = value.proxy.unflatten(1, (-1, module.group.order))
+    if module.fn == "mean":
+        pooled = orientations.mean(2)
+    elif module.fn == "max":
+        pooled = orientations.amax(2)
+    else:
+        pooled = orientations.square().mean(2).clamp_min(1e-24).sqrt()
+    return Value(pooled, sizes=value.sizes)
+
+
+# --- other layers -----------------------------------------------------------------------------------------------------
+
+
+def _each_orientation(w: Writer, path: str, module: EachOrientation, value: Value) -> Value:
+    value = oriented(module, value)
+    return left_as(module, rule_for(module.layer)(w, f"{path}.layer", module.layer, value))
+
+
+def _prelu(w: Writer, path: str, module: nn.PReLU, value: Value) -> Value:
+    if value.group is None or module.num_parameters == 1:
+        return kept(w, path, module, value)
+    value = stacked(w, value)
+    assert value.group is not None
+    prelu = nn.PReLU(module.num_parameters * value.group.order)
+    prelu.weight = nn.Parameter(module.weight.detach().repeat_interleave(value.group.order))
+    return replace(value, proxy=w.call(path, prelu, value.proxy))
+
+
+def _flatten(w: Writer, path: str, module: nn.Flatten, value: Value) -> Value:
+    if module.start_dim != 1 or module.end_dim != -1:
+        return _unknown(w, path, module, value)
+    return replace(value, flat=True)
+
+
+def _pointwise(w: Writer, path: str, module: nn.Module, value: Value) -> Value:
+    return replace(value, proxy=w.call(path, copy.deepcopy(module), value.proxy))
+
+
+RULES: list[tuple[Any, Rule]] = [
+    (Slice, _slice),
+    (Roll, _roll),
+    (Stack, _stack),
+    (Unstack, _unstack),
+    (Pool, _pool),
+    ((SliceConv, RollConv, DepthwiseConv), our_convolution),
+    ((RollConvTranspose, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), transposed),
+    ((nn.Conv1d, nn.Conv2d, nn.Conv3d), torchs_convolution),
+    (RollLinear, roll_linear),
+    (nn.Linear, linear),
+    ((BatchNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d), batch_norm),
+    ((InstanceNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), instance_norm),
+    ((GroupNorm, nn.GroupNorm), group_norm),
+    (LayerNorm, layer_norm),
+    (
+        (MaxPool, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, AvgPool, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
+        spatial_pool,
+    ),
+    ((AdaptiveAvgPool, AdaptiveMaxPool), our_adaptive_pool),
+    (SYMMETRIC, symmetric),
+    ((Upsample, nn.Upsample), upsample),
+    (EachOrientation, _each_orientation),
+    (nn.PReLU, _prelu),
+    (nn.Flatten, _flatten),
+    (POINTWISE, _pointwise),
+]
