@@ -14,7 +14,7 @@ from torch import Tensor
 
 import quarterturn as qt
 from quarterturn import C2, C4, D4, FLIP, MIRROR, OCTA, Group, generate
-from quarterturn.fourier import build, cache, conv, group_conv, is_available, library
+from quarterturn.fourier import build, cache, conv, group_conv, is_available, library, moving
 
 FLIPS = generate("two flips", (-1, 2), (1, -2))
 OTHER_D4 = generate("D4, the flip first", (+1, -2), (-2, +1))
@@ -489,3 +489,38 @@ def test_dense_layers_give_the_same_through_either(group: Group) -> None:
     assert torch.equal(results[2], results[1] if group is OCTA else results[0])  # 528 features are enough, 88 are not
     with pytest.raises(qt.OptionError, match="unknown via"):
         qt.RollLinear(group, 2, 2, via="conv")
+
+
+# --- maps from place to place -----------------------------------------------------------------------------------------
+
+
+@needs_kernel
+@pytest.mark.parametrize("group", [FLIP, *GROUPS], ids=lambda g: g.name)
+@pytest.mark.parametrize("side", [3, 8, 13])
+def test_moves_through_the_kernel_are_the_same_bits(group: Group, side: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("slice", "stack", "unstack", "roll", "pool"):
+        batch = group.order if name in ("stack", "roll", "pool") else 1
+        features = group.order if name == "unstack" else 1
+        x = torch.randn(2 * batch, 3 * features, *[side] * group.dim).requires_grad_()
+        x.data[0, 0] = -0.0
+        results = []
+        for smallest in (0, 1 << 60):
+            monkeypatch.setattr(moving, "SMALLEST", smallest)
+            y = getattr(qt, name)(x, group)
+            grad = torch.arange(1.0, y.numel() + 1).view_as(y).sin()
+            results.append((y, torch.autograd.grad(y, x, grad)[0]))
+        for a, b in zip(*results, strict=True):
+            assert torch.equal(a.view(torch.int32), b.view(torch.int32))
+
+
+@needs_kernel
+def test_the_kernel_moves_what_it_can_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moving, "SMALLEST", 0)
+    x = torch.randn(8, 3, 5, 5)
+    assert moving.suits_moves(x)
+    for other in (x.double(), x.to("meta"), x.to(memory_format=torch.channels_last), x[..., 1:], x[None], x.flatten(1)):
+        assert not moving.suits_moves(other)
+    inside = []
+    torch.func.vmap(lambda t: inside.append(moving.suits_moves(t)) or t)(x[None])
+    assert inside == [False]
+    torch.testing.assert_close(torch.func.vmap(lambda t: qt.roll(t, C4))(x[None])[0], qt.roll(x, C4))

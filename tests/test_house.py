@@ -15,8 +15,8 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ORDER = [
     "errors",
     "groups",
-    "ops",
     "fourier",
+    "ops",
     "filters",
     "windows",
     "layers",
@@ -31,7 +31,19 @@ ORDER = [
 ]
 # The same inside the packages of the package.
 INSIDE = {
-    "fourier": ["build", "structure", "geometry", "irreps", "library", "cache", "rule", "conv", "dense", "__init__"],
+    "fourier": [
+        "build",
+        "structure",
+        "geometry",
+        "irreps",
+        "library",
+        "moving",
+        "cache",
+        "rule",
+        "conv",
+        "dense",
+        "__init__",
+    ],
     "plain": ["values", "convolutions", "norms", "spatial", "rules", "build", "export", "__init__"],
 }
 

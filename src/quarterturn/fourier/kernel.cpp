@@ -1,6 +1,7 @@
 // The group convolution in the group-Fourier basis: forward (and, with other numbers, the gradient to the input) and
 // the gradient to the weights. Plain C at the border, no torch. How it works: docs/decisions/0030.
 #include "geometry.h"
+#include "moves.h"
 #include "structures.h"
 #include "threads.h"
 
@@ -444,6 +445,15 @@ int quarterturn_weight_gradient(const int64_t* numbers, const float* x, const fl
     return with_structure(numbers, [&](const auto& layer) {
         layer.weight_gradient(x, grad, out_stride, in_stride, index, weight, bias, threads, parallel);
     });
+}
+
+int quarterturn_move(const int64_t* numbers, const float* x, float* y, int64_t threads, Parallel parallel) {
+    try {
+        carry_out(numbers, x, y, threads, parallel);
+        return 0;
+    } catch (...) {
+        return 2;
+    }
 }
 
 // A number that changes with the values, for caches of packed weights.

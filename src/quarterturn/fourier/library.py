@@ -2,6 +2,7 @@
 
 import ctypes
 import logging
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -65,6 +66,7 @@ class Library:
             "pack": [pointer, pointer, size, size, pointer, pointer, size, pointer],
             "convolve": [pointer, pointer, pointer, pointer, pointer, size, pointer],
             "weight_gradient": [pointer, pointer, pointer, size, size, pointer, pointer, pointer, size, pointer],
+            "move": [pointer, pointer, pointer, size, pointer],
             "fingerprint": [pointer, size],
         }.items():
             function = getattr(self._functions, f"quarterturn_{name}")
@@ -94,6 +96,9 @@ class Library:
             _pointer(bias),
         )
         self._run("weight_gradient", plan.numbers, *data)
+
+    def move(self, numbers: Sequence[int], x: Tensor, y: Tensor) -> None:
+        self._run("move", (ctypes.c_int64 * len(numbers))(*numbers), x.data_ptr(), y.data_ptr())
 
     def fingerprint(self, x: Tensor) -> int:
         """A number that changes with the values."""
