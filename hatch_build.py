@@ -13,6 +13,8 @@ class KernelHook(BuildHookInterface):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         build = _load(Path(self.root) / "src" / "quarterturn" / "fourier" / "build.py")
+        for old in build.HERE.glob("_kernel_*.so"):  # of another version, perhaps
+            old.unlink()
         try:
             build.compile_all()
         except OSError as error:
