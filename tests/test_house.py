@@ -26,6 +26,7 @@ ORDER = [
     "spatial",
     "norms",
     "check",
+    "wrapping",
     "plain",
     "__init__",
 ]
