@@ -38,6 +38,8 @@ bench: $(INSTALLED)
 	$(BIN)/python bench/ops.py
 	$(BIN)/python bench/modes.py --batch 32
 	$(BIN)/python bench/export.py
+	$(BIN)/python bench/conv.py
+	$(BIN)/python bench/vgg.py
 	$(BIN)/python bench/tables.py
 
 clean:

@@ -83,6 +83,7 @@ struct Task {
     int64_t source_columns() const {
         return (phase->count[1] - 1) * phase->stride[1] + phase->high[1] - phase->low[1] + 1;
     }
+    int64_t source_pixels() const { return examples * source_rows() * source_columns(); }
 };
 
 // Tasks whose source, realigned and padded with zeros, takes about `room` floats.
@@ -93,7 +94,8 @@ static inline std::vector<Task> cut(const Geometry& g, int64_t floats_per_pixel,
         Task whole{&phase, 0, 1, 0, phase.count[0]};
         const int64_t row = whole.source_columns() * floats_per_pixel;
         if (whole.source_rows() * row <= room) {
-            const int64_t fit = room / (whole.source_rows() * row), wanted = (pixels + whole.pixels() - 1) / whole.pixels();
+            const int64_t fit = room / (whole.source_rows() * row);
+            const int64_t wanted = (pixels + whole.pixels() - 1) / whole.pixels();
             const int64_t most = std::max<int64_t>(1, std::min(fit, wanted));
             const int64_t pieces = (g.batch + most - 1) / most;
             for (int64_t i = 0; i < pieces; i++) {

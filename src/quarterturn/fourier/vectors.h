@@ -30,8 +30,8 @@ static inline void store(float* p, Vector<L> v) {
 
 // y[row][column] += sum over parts and k of a[part][row][k] * b[part][k][column], for ROWS rows and N*L columns.
 template <int ROWS, int N, int L>
-static void multiply(const float* a, int64_t part, const float* b, int64_t parts, int64_t depth, float* y, int64_t pitch,
-                     bool first) {
+static void multiply(const float* a, int64_t part, const float* b, int64_t parts, int64_t depth, float* y,
+                     int64_t pitch, bool first) {
     Vector<L> sum[ROWS][N];
     UNROLL for (int r = 0; r < ROWS; r++)
         UNROLL for (int n = 0; n < N; n++) sum[r][n] = first ? Vector<L>{} : load<L>(y + r * pitch + n * L);
@@ -109,8 +109,10 @@ static void blocks_of_columns(int64_t columns, F f) {
 
 // Four rows of four floats, transposed.
 static inline void transpose4(const Vector<4> (&in)[4], Vector<4> (&out)[4]) {
-    const Vector<4> a = __builtin_shufflevector(in[0], in[1], 0, 4, 1, 5), b = __builtin_shufflevector(in[2], in[3], 0, 4, 1, 5);
-    const Vector<4> c = __builtin_shufflevector(in[0], in[1], 2, 6, 3, 7), d = __builtin_shufflevector(in[2], in[3], 2, 6, 3, 7);
+    const Vector<4> a = __builtin_shufflevector(in[0], in[1], 0, 4, 1, 5);
+    const Vector<4> b = __builtin_shufflevector(in[2], in[3], 0, 4, 1, 5);
+    const Vector<4> c = __builtin_shufflevector(in[0], in[1], 2, 6, 3, 7);
+    const Vector<4> d = __builtin_shufflevector(in[2], in[3], 2, 6, 3, 7);
     out[0] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
     out[1] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
     out[2] = __builtin_shufflevector(c, d, 0, 1, 4, 5);
