@@ -1,6 +1,6 @@
 """Put the tables of bench/results/ into docs/speed.md, between `<!-- table: NAME -->` and `<!-- end -->`.
 
-    python bench/tables.py
+python bench/tables.py
 """
 
 import csv

@@ -11,7 +11,21 @@ SOURCE = ROOT / "src" / "quarterturn"
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 # A module may import those to the left of it.
-ORDER = ["errors", "groups", "ops", "layers", "check", "__init__"]
+ORDER = [
+    "errors",
+    "groups",
+    "ops",
+    "filters",
+    "windows",
+    "layers",
+    "conv",
+    "transposed",
+    "dense",
+    "spatial",
+    "norms",
+    "check",
+    "__init__",
+]
 
 
 def imports(path: Path) -> set[str]:

@@ -3,6 +3,10 @@
 from quarterturn.check import EquivarianceErrors as EquivarianceErrors
 from quarterturn.check import assert_equivariant as assert_equivariant
 from quarterturn.check import equivariance_error as equivariance_error
+from quarterturn.conv import DepthwiseConv as DepthwiseConv
+from quarterturn.conv import RollConv as RollConv
+from quarterturn.conv import SliceConv as SliceConv
+from quarterturn.dense import RollLinear as RollLinear
 from quarterturn.errors import GroupError as GroupError
 from quarterturn.errors import NotEquivariantError as NotEquivariantError
 from quarterturn.errors import OptionError as OptionError
@@ -25,11 +29,23 @@ from quarterturn.layers import Roll as Roll
 from quarterturn.layers import Slice as Slice
 from quarterturn.layers import Stack as Stack
 from quarterturn.layers import Unstack as Unstack
+from quarterturn.norms import BatchNorm as BatchNorm
+from quarterturn.norms import GroupNorm as GroupNorm
+from quarterturn.norms import InstanceNorm as InstanceNorm
+from quarterturn.norms import LayerNorm as LayerNorm
 from quarterturn.ops import act as act
 from quarterturn.ops import pool as pool
+from quarterturn.ops import pool_stacked as pool_stacked
 from quarterturn.ops import roll as roll
 from quarterturn.ops import slice as slice
 from quarterturn.ops import stack as stack
 from quarterturn.ops import unstack as unstack
+from quarterturn.spatial import AdaptiveAvgPool as AdaptiveAvgPool
+from quarterturn.spatial import AdaptiveMaxPool as AdaptiveMaxPool
+from quarterturn.spatial import AvgPool as AvgPool
+from quarterturn.spatial import EachOrientation as EachOrientation
+from quarterturn.spatial import MaxPool as MaxPool
+from quarterturn.spatial import Upsample as Upsample
+from quarterturn.transposed import RollConvTranspose as RollConvTranspose
 
 __version__ = "0.1.0"

@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from quarterturn import ops
+from quarterturn.filters import Rotate, check_rotate
 from quarterturn.groups import Group
 from quarterturn.ops import Kind, PoolFunction
 
@@ -22,18 +23,21 @@ class Slice(nn.Module):
 
 
 class Pool(nn.Module):
-    """All pathways, realigned, to one; see `ops.pool`."""
+    """All pathways, realigned, to one; see `ops.pool`, and `ops.pool_stacked` for `rotate="filters"`."""
 
-    def __init__(self, group: Group, fn: PoolFunction = "mean", kind: Kind = "scalar") -> None:
+    def __init__(self, group: Group, fn: PoolFunction = "mean", kind: Kind = "scalar", rotate: Rotate = "maps") -> None:
         super().__init__()
         ops.pool_function(fn, kind)
-        self.group, self.fn, self.kind = group, fn, kind
+        check_rotate(rotate)
+        self.group, self.fn, self.kind, self.rotate = group, fn, kind, rotate
 
     def forward(self, x: Tensor) -> Tensor:
-        return ops.pool(x, self.group, self.fn, self.kind)
+        pool = ops.pool if self.rotate == "maps" else ops.pool_stacked
+        return pool(x, self.group, self.fn, self.kind)
 
     def extra_repr(self) -> str:
-        return f"{self.group.name}, {self.fn if isinstance(self.fn, str) else getattr(self.fn, '__name__', self.fn)}"
+        name = self.fn if isinstance(self.fn, str) else getattr(self.fn, "__name__", self.fn)
+        return f"{self.group.name}, {name}" + (", rotate='filters'" if self.rotate == "filters" else "")
 
 
 class Stack(nn.Module):

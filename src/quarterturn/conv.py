@@ -1,0 +1,237 @@
+"""Convolutions with shared filters, in two executions of one weight: turn the maps, or turn the filters.
+
+`rotate="maps"` is the definition: slice or roll, then torch's convolution, between *sliced* tensors `(G*N, C, *S)`.
+`rotate="filters"` gives the same numbers, to rounding, between *stacked* tensors `(N, C*G, *S)`, without copies of the
+maps, and takes maps that are not square. Names and shapes of the parameters do not depend on it.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from quarterturn import ops
+from quarterturn.errors import OptionError, unknown
+from quarterturn.filters import Rotate, check_features, check_rotate, roll_filters, select_orientations, slice_filters
+from quarterturn.groups import Group
+from quarterturn.windows import Padding, Placed, Placement, by_placement, describe, pad, placement, windows_for
+
+PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
+PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
+CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+
+
+class _Convolution(nn.Module):
+    """What the convolutions share; a subclass says what its filters see and how they turn."""
+
+    def __init__(
+        self,
+        group: Group,
+        in_features: int,
+        out_features: int,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: Padding = 0,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        rotate: Rotate = "maps",
+        padding_mode: PaddingMode = "zeros",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_rotate(rotate)
+        check_groups(in_features, out_features, groups)
+        if padding_mode not in PADDING_MODES:
+            raise unknown("padding mode", padding_mode, PADDING_MODES)
+        self.group, self.in_features, self.out_features, self.groups = group, in_features, out_features, groups
+        self.rotate, self.padding_mode = rotate, padding_mode
+        self.windows = windows_for(group, kernel_size, stride, padding, dilation)
+        shape = (out_features, self.filter_inputs(), *(window.size for window in self.windows))
+        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
+        reset_parameters(self.weight, self.bias, fan_in=math.prod(shape[1:]))
+
+    def filter_inputs(self) -> int:
+        """How many input maps each filter looks at."""
+        raise NotImplementedError
+
+    def maps_input(self, x: Tensor) -> Tensor:
+        """What the plain convolution sees when maps are turned."""
+        raise NotImplementedError
+
+    def filters_input(self, x: Tensor, orientations: list[int]) -> Tensor:
+        """What the turned filters of these orientations see."""
+        raise NotImplementedError
+
+    def turned_filters(self, orientations: list[int]) -> Tensor:
+        """The filters of these orientations."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.rotate == "maps":
+            maps = self.maps_input(x)
+            where = placement(self.group.elements[0], maps.shape[2:], self.windows)
+            return convolve(maps, self.weight, self.bias, where, self.groups, self.padding_mode)
+
+        def run(where: Placement, orientations: list[int]) -> Tensor:
+            bias = None if self.bias is None else self.bias.repeat_interleave(len(orientations))
+            maps, filters = self.filters_input(x, orientations), self.turned_filters(orientations)
+            return convolve(maps, filters, bias, where, maps.shape[1] // filters.shape[1], self.padding_mode)
+
+        return by_placement(x, self.group, self.windows, run)
+
+    def extra_repr(self) -> str:
+        parts = [self.group.name, str(self.in_features), str(self.out_features), describe(self.windows)]
+        parts += [f"groups={self.groups}"] if self.groups != 1 else []
+        parts += ["bias=False"] if self.bias is None else []
+        parts += [f"padding_mode={self.padding_mode!r}"] if self.padding_mode != "zeros" else []
+        return ", ".join([*parts, f"rotate={self.rotate!r}"])
+
+
+class SliceConv(_Convolution):
+    """Slice, then a convolution: the first layer of a network (section 4.2; with turned filters, section 4.5).
+
+    Plain maps `(N, in, *S)` -> sliced `(G*N, out, *S')` with `rotate="maps"`, stacked `(N, out*G, *S')` with
+    `rotate="filters"`. `weight` is `(out, in/groups, *k)`.
+
+    >>> from quarterturn import C4
+    >>> SliceConv(C4, 3, 8, 5, padding=2, rotate="filters")(torch.zeros(2, 3, 20, 30)).shape
+    torch.Size([2, 32, 20, 30])
+    """
+
+    def filter_inputs(self) -> int:
+        return self.in_features // self.groups
+
+    def maps_input(self, x: Tensor) -> Tensor:
+        check_features(x, self.group, self.in_features, "plain")
+        return ops.slice(x, self.group)
+
+    def filters_input(self, x: Tensor, orientations: list[int]) -> Tensor:
+        check_features(x, self.group, self.in_features, "plain")
+        return x
+
+    def turned_filters(self, orientations: list[int]) -> Tensor:
+        return slice_filters(self.weight, self.group, orientations)
+
+
+class RollConv(_Convolution):
+    """Roll, then a convolution: a group convolution (section 4.3; with turned filters, section 4.5).
+
+    Sliced `(G*N, in, *S)` -> sliced `(G*N, out, *S')` with `rotate="maps"`, stacked `(N, in*G, *S)` -> stacked
+    `(N, out*G, *S')` with `rotate="filters"`. `weight` is `(out, in*G/groups, *k)`.
+
+    >>> from quarterturn import C4
+    >>> RollConv(C4, 8, 16, 3, padding=1, stride=2, rotate="filters")(torch.zeros(2, 32, 20, 30)).shape
+    torch.Size([2, 64, 10, 15])
+    """
+
+    def filter_inputs(self) -> int:
+        return self.in_features * self.group.order // self.groups
+
+    def maps_input(self, x: Tensor) -> Tensor:
+        check_features(x, self.group, self.in_features, "sliced")
+        return ops.roll(x, self.group)
+
+    def filters_input(self, x: Tensor, orientations: list[int]) -> Tensor:
+        check_features(x, self.group, self.in_features, "stacked")
+        return x
+
+    def turned_filters(self, orientations: list[int]) -> Tensor:
+        return roll_filters(self.weight, self.group, orientations)
+
+
+class DepthwiseConv(_Convolution):
+    """A filter for each feature, which looks at that feature alone and turns with the orientation; no roll.
+
+    Sliced `(G*N, C, *S)` -> sliced with `rotate="maps"`, stacked `(N, C*G, *S)` -> stacked with `rotate="filters"`.
+    `weight` is `(C, 1, *k)`.
+
+    >>> from quarterturn import C4
+    >>> DepthwiseConv(C4, 8, 7, padding=3, rotate="filters")(torch.zeros(2, 32, 20, 30)).shape
+    torch.Size([2, 32, 20, 30])
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        features: int,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: Padding = 0,
+        dilation: int | Sequence[int] = 1,
+        bias: bool = True,
+        rotate: Rotate = "maps",
+        padding_mode: PaddingMode = "zeros",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            group,
+            features,
+            features,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            features,
+            bias,
+            rotate,
+            padding_mode,
+            device,
+            dtype,
+        )
+
+    def filter_inputs(self) -> int:
+        return 1
+
+    def maps_input(self, x: Tensor) -> Tensor:
+        check_features(x, self.group, self.in_features, "sliced")
+        return x
+
+    def filters_input(self, x: Tensor, orientations: list[int]) -> Tensor:
+        check_features(x, self.group, self.in_features, "stacked")
+        return select_orientations(x, self.group, orientations)
+
+    def turned_filters(self, orientations: list[int]) -> Tensor:
+        return slice_filters(self.weight, self.group, orientations)
+
+
+def convolve(
+    x: Tensor, weight: Tensor, bias: Tensor | None, where: Placement, groups: int, mode: PaddingMode = "zeros"
+) -> Tensor:
+    """torch's convolution with its windows where they are asked for; without a copy where torch's own padding does."""
+    sizes = x.shape[2:]
+    pads = [placed.pads(n) for placed, n in zip(where, sizes, strict=True)]
+    padding = [left for left, _ in pads]
+    if mode != "zeros" or not all(map(_is_torchs_own, where, sizes)):
+        x = pad(x, pads, mode)
+        padding = [0] * len(sizes)
+    stride, dilation = [p.window.stride for p in where], [p.window.dilation for p in where]
+    return CONVOLUTIONS[len(sizes)](x, weight, bias, stride, padding, dilation, groups)
+
+
+def _is_torchs_own(placed: Placed, n: int) -> bool:
+    """Whether the same padding at both ends gives these windows."""
+    p = -placed.start
+    return p >= 0 and replace(placed.window, before=p, after=p).count(n) == placed.count
+
+
+def reset_parameters(weight: Tensor, bias: Tensor | None, fan_in: int) -> None:
+    """torch's own initialisation, over all inputs of a filter, rolled ones included."""
+    if weight.numel():
+        nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
+    if bias is not None:
+        bound = 1 / math.sqrt(fan_in) if fan_in else 0.0
+        nn.init.uniform_(bias, -bound, bound)
+
+
+def check_groups(in_features: int, out_features: int, groups: int) -> None:
+    for name, features in (("in_features", in_features), ("out_features", out_features)):
+        if features < 1 or groups < 1 or features % groups:
+            raise OptionError(f"{name} must be a positive multiple of groups, got {features} with groups={groups}")

@@ -1,0 +1,335 @@
+"""Layers that look at each feature alone: spatial pooling, up-sampling, and any other, by `EachOrientation`.
+
+With `rotate="maps"` they are torch's own on sliced tensors. With `rotate="filters"`, on stacked tensors, they give the
+same numbers at every size: windows lie where each orientation, from its own corner, would put them.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from quarterturn import ops
+from quarterturn.errors import OptionError, ShapeError, unknown
+from quarterturn.filters import Rotate, check_rotate, join_orientations, select_orientations, split_orientations
+from quarterturn.groups import Group
+from quarterturn.windows import (
+    Padding,
+    Place,
+    Placement,
+    Window,
+    by_placement,
+    describe,
+    pad,
+    placement,
+    slide,
+    slide_and_keep_padding,
+    windows_for,
+)
+
+UpsampleMode = Literal["nearest", "linear"]
+MAX_POOL: dict[int, Callable[..., Tensor]] = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
+AVG_POOL: dict[int, Callable[..., Tensor]] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
+ADAPTIVE_MAX: dict[int, Callable[..., Tensor]] = {
+    1: F.adaptive_max_pool1d,
+    2: F.adaptive_max_pool2d,
+    3: F.adaptive_max_pool3d,
+}
+ADAPTIVE_AVG: dict[int, Callable[..., Tensor]] = {
+    1: F.adaptive_avg_pool1d,
+    2: F.adaptive_avg_pool2d,
+    3: F.adaptive_avg_pool3d,
+}
+LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
+
+
+def _check_maps(x: Tensor, group: Group, rotate: Rotate) -> None:
+    if x.dim() != 2 + group.dim:
+        raise ShapeError(f"expected maps with {2 + group.dim} axes for {group.name}, got {x.dim()}: {tuple(x.shape)}")
+    if rotate == "filters" and x.shape[1] % group.order:
+        raise ShapeError(
+            f"{x.shape[1]} features do not hold the {group.order} orientations of {group.name}: "
+            f'rotate="filters" takes stacked tensors; use rotate="maps" for sliced ones'
+        )
+
+
+# --- pooling ----------------------------------------------------------------------------------------------------------
+
+
+class MaxPool(nn.Module):
+    """The maximum in each window; options as in torch, padding also as (before, after) for each axis.
+
+    >>> from quarterturn import C4
+    >>> MaxPool(C4, 3, 2, ceil_mode=True, rotate="filters")(torch.zeros(1, 8, 64, 50)).shape
+    torch.Size([1, 8, 32, 25])
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] | None = None,
+        padding: Padding = 0,
+        dilation: int | Sequence[int] = 1,
+        ceil_mode: bool = False,
+        rotate: Rotate = "maps",
+    ) -> None:
+        super().__init__()
+        check_rotate(rotate)
+        self.group, self.rotate = group, rotate
+        self.windows = windows_for(
+            group, kernel_size, kernel_size if stride is None else stride, padding, dilation, ceil_mode
+        )
+        _check_pool_padding(self.windows)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _pooled(x, self.group, self.rotate, self.windows, max_pool)
+
+    def extra_repr(self) -> str:
+        return f"{self.group.name}, {describe(self.windows)}, rotate={self.rotate!r}"
+
+
+class AvgPool(nn.Module):
+    """The mean of each window; options as in torch, padding also as (before, after) for each axis.
+
+    >>> from quarterturn import C4
+    >>> AvgPool(C4, 2, rotate="filters")(torch.zeros(1, 8, 9, 6)).shape
+    torch.Size([1, 8, 4, 3])
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] | None = None,
+        padding: Padding = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        rotate: Rotate = "maps",
+    ) -> None:
+        super().__init__()
+        check_rotate(rotate)
+        self.group, self.rotate, self.count_include_pad = group, rotate, count_include_pad
+        self.windows = windows_for(group, kernel_size, kernel_size if stride is None else stride, padding, 1, ceil_mode)
+        _check_pool_padding(self.windows)
+
+    def forward(self, x: Tensor) -> Tensor:
+        place = slide_and_keep_padding if self.count_include_pad else slide
+        return _pooled(x, self.group, self.rotate, self.windows, avg_pool, place)
+
+    def extra_repr(self) -> str:
+        counts = "" if self.count_include_pad else ", count_include_pad=False"
+        return f"{self.group.name}, {describe(self.windows)}, rotate={self.rotate!r}{counts}"
+
+
+def _pooled(
+    x: Tensor,
+    group: Group,
+    rotate: Rotate,
+    windows: tuple[Window, ...],
+    pool: Callable[[Tensor, Placement], Tensor],
+    place: Place = slide,
+) -> Tensor:
+    _check_maps(x, group, rotate)
+    if rotate == "maps":
+        return pool(x, placement(group.elements[0], x.shape[2:], windows, place))
+
+    def run(where: Placement, orientations: list[int]) -> Tensor:
+        return pool(select_orientations(x, group, orientations), where)
+
+    return by_placement(x, group, windows, run, place)
+
+
+def max_pool(x: Tensor, where: Placement) -> Tensor:
+    """torch's max pooling with its windows where they are asked for; what lies outside is never the maximum."""
+    pads = [placed.pads(n) for placed, n in zip(where, x.shape[2:], strict=True)]
+    size, stride, dilation = ([getattr(p.window, name) for p in where] for name in ("size", "stride", "dilation"))
+    return MAX_POOL[len(where)](pad(x, pads, value=-torch.inf), size, stride, 0, dilation)
+
+
+def avg_pool(x: Tensor, where: Placement) -> Tensor:
+    """torch's average pooling with its windows where they are asked for.
+
+    Of what lies outside the map, only the windows' own padding counts in the mean, as zeros.
+    """
+    pads = [placed.pads(n) for placed, n in zip(where, x.shape[2:], strict=True)]
+    size, stride = [p.window.size for p in where], [p.window.stride for p in where]
+    run = AVG_POOL[len(where)]
+    mean = run(pad(x, pads), size, stride)
+    counted = [(p.window.before, p.window.after) for p in where]
+    rest = [(left - before, right - after) for (left, right), (before, after) in zip(pads, counted, strict=True)]
+    if all(amount <= 0 for pair in rest for amount in pair):
+        return mean
+    ones = x.new_ones(1, 1, *(n + before + after for n, (before, after) in zip(x.shape[2:], counted, strict=True)))
+    return mean / run(pad(ones, rest), size, stride)
+
+
+def _check_pool_padding(windows: tuple[Window, ...]) -> None:
+    for window in windows:
+        if max(window.before, window.after) > window.span // 2:
+            raise OptionError(
+                f"pooling needs a padding of at most half the window, got {(window.before, window.after)} for a window "
+                f"over {window.span} positions"
+            )
+
+
+class _AdaptivePool(nn.Module):
+    """Adaptive pooling lies symmetrically on every grid, so both layouts run torch's own."""
+
+    def __init__(self, group: Group, output_size: int | Sequence[int | None] | None, rotate: Rotate = "maps") -> None:
+        super().__init__()
+        check_rotate(rotate)
+        sizes = tuple(output_size) if isinstance(output_size, Sequence) else (output_size,) * group.dim
+        if len(sizes) != group.dim or any(size is not None and size < 1 for size in sizes):
+            raise OptionError(f"output_size must be a positive number or {group.dim} of them, got {output_size!r}")
+        for axes in group.exchanged:
+            if len({sizes[axis - 1] for axis in axes}) > 1:
+                raise OptionError(
+                    f"{group.name} exchanges the axes {axes}, so orientations would come out in different shapes with "
+                    f"output_size={sizes}: give these axes the same size"
+                )
+        self.group, self.output_size, self.rotate = group, sizes, rotate
+
+    def run(self) -> Callable[..., Tensor]:
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        _check_maps(x, self.group, self.rotate)
+        sizes = [n if size is None else size for n, size in zip(x.shape[2:], self.output_size, strict=True)]
+        return self.run()(x, sizes)
+
+    def extra_repr(self) -> str:
+        return f"{self.group.name}, output_size={self.output_size}, rotate={self.rotate!r}"
+
+
+class AdaptiveAvgPool(_AdaptivePool):
+    """The mean of as many windows as the output has positions.
+
+    >>> from quarterturn import C4
+    >>> AdaptiveAvgPool(C4, 1, rotate="filters")(torch.zeros(1, 8, 9, 6)).shape
+    torch.Size([1, 8, 1, 1])
+    """
+
+    def run(self) -> Callable[..., Tensor]:
+        return ADAPTIVE_AVG[self.group.dim]
+
+
+class AdaptiveMaxPool(_AdaptivePool):
+    """The maximum of as many windows as the output has positions.
+
+    >>> from quarterturn import C4
+    >>> AdaptiveMaxPool(C4, 3, rotate="filters")(torch.zeros(1, 8, 9, 6)).shape
+    torch.Size([1, 8, 3, 3])
+    """
+
+    def run(self) -> Callable[..., Tensor]:
+        return ADAPTIVE_MAX[self.group.dim]
+
+
+# --- anything else ----------------------------------------------------------------------------------------------------
+
+
+def in_own_frames(x: Tensor, group: Group, layer: Callable[[Tensor], Tensor]) -> Tensor:
+    """Turn each orientation of a stacked tensor into its own frame, apply the layer, turn back: exact for any layer.
+
+    This is rotating maps for one layer, at the price of copies. Orientations whose turned maps have one shape run as
+    one batch, so on square maps the layer is called once, as it would be between `unstack` and `stack`.
+    """
+    turned = [ops.act(part, group, h) for h, part in enumerate(split_orientations(x, group).unbind(2))]
+    parts: dict[int, Tensor] = {}
+    for shape in dict.fromkeys(tuple(part.shape[2:]) for part in turned):
+        orientations = [h for h in range(group.order) if tuple(turned[h].shape[2:]) == shape]
+        outs = layer(torch.cat([turned[h] for h in orientations])).chunk(len(orientations))
+        parts.update((h, ops.act(out, group, group.inverse[h])) for h, out in zip(orientations, outs, strict=True))
+    shapes = {tuple(part.shape[2:]) for part in parts.values()}
+    if len(shapes) > 1:
+        raise ShapeError(
+            f"the orientations of {group.name} come out in different shapes, {' and '.join(map(str, sorted(shapes)))}, "
+            "and cannot be stacked: use options that treat the axes that the group exchanges alike"
+        )
+    return join_orientations(parts)
+
+
+class EachOrientation(nn.Module):
+    """Any torch layer that treats all examples alike and keeps their number, on each orientation in its own frame.
+
+    The way out where no layer of ours does: sliced tensors go through it as they are, stacked ones are turned into
+    their own frames and back, at the price of copies. For batch statistics take `BatchNorm`: maps that are not square
+    go through in two batches here.
+
+    >>> from quarterturn import C4
+    >>> EachOrientation(C4, nn.LPPool2d(2, 3, 2), rotate="filters")(torch.zeros(1, 8, 9, 6)).shape
+    torch.Size([1, 8, 4, 2])
+    """
+
+    def __init__(self, group: Group, layer: nn.Module, rotate: Rotate = "maps") -> None:
+        super().__init__()
+        check_rotate(rotate)
+        self.group, self.layer, self.rotate = group, layer, rotate
+
+    def forward(self, x: Tensor) -> Tensor:
+        _check_maps(x, self.group, self.rotate)
+        return self.layer(x) if self.rotate == "maps" else in_own_frames(x, self.group, self.layer)
+
+    def extra_repr(self) -> str:
+        return f"{self.group.name}, rotate={self.rotate!r}"
+
+
+class Upsample(nn.Module):
+    """Up-sampling, `mode` "nearest" or "linear" (bilinear for images, trilinear for volumes); options as in torch.
+
+    >>> from quarterturn import C4
+    >>> Upsample(C4, scale_factor=2, mode="linear", rotate="filters")(torch.zeros(1, 8, 9, 6)).shape
+    torch.Size([1, 8, 18, 12])
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        size: int | Sequence[int] | None = None,
+        scale_factor: float | Sequence[float] | None = None,
+        mode: UpsampleMode = "nearest",
+        align_corners: bool | None = None,
+        rotate: Rotate = "maps",
+    ) -> None:
+        super().__init__()
+        check_rotate(rotate)
+        if mode not in ("nearest", "linear"):
+            raise unknown("mode", mode, ("nearest", "linear"))
+        if (size is None) == (scale_factor is None):
+            raise OptionError(f"give either size or scale_factor, got {size!r} and {scale_factor!r}")
+        if mode == "nearest" and align_corners is not None:
+            raise OptionError('align_corners goes with mode="linear" only')
+        for name, value in (("size", size), ("scale_factor", scale_factor)):
+            values = tuple(value) if isinstance(value, Sequence) else (value,) * group.dim
+            if len(values) != group.dim:
+                raise OptionError(f"{name} must be one number or {group.dim} of them, got {value!r}")
+            for axes in group.exchanged:
+                if len({values[axis - 1] for axis in axes}) > 1:
+                    raise OptionError(f"{group.name} exchanges the axes {axes}: {name} must be equal along them")
+        self.group, self.size, self.scale_factor, self.mode = group, size, scale_factor, mode
+        self.align_corners, self.rotate = align_corners, rotate
+
+    def forward(self, x: Tensor) -> Tensor:
+        _check_maps(x, self.group, self.rotate)
+        if self.rotate == "filters" and not self._is_symmetric(x):
+            return in_own_frames(x, self.group, self._resample)
+        return self._resample(x)
+
+    def _resample(self, x: Tensor) -> Tensor:
+        mode = LINEAR[self.group.dim] if self.mode == "linear" else "nearest"
+        size = list(self.size) if isinstance(self.size, Sequence) else self.size
+        factor = list(self.scale_factor) if isinstance(self.scale_factor, Sequence) else self.scale_factor
+        return F.interpolate(x, size, factor, mode, self.align_corners)
+
+    def _is_symmetric(self, x: Tensor) -> bool:
+        """Whether samples lie symmetrically on the grid; rounding may put those of odd ratios off it."""
+        factors = self.scale_factor if isinstance(self.scale_factor, Sequence) else (self.scale_factor,)
+        whole = self.size is None and all(factor == int(factor) for factor in factors if factor is not None)
+        return whole or (self.mode == "linear" and (self.size is not None or bool(self.align_corners)))
+
+    def extra_repr(self) -> str:
+        wanted = f"size={self.size}" if self.size is not None else f"scale_factor={self.scale_factor}"
+        return f"{self.group.name}, {wanted}, mode={self.mode!r}, rotate={self.rotate!r}"

@@ -1,0 +1,218 @@
+"""Where each orientation puts its windows.
+
+In the stacked layout all orientations share the input's frame, but each slides its windows over the grid from *its own*
+corner: what pathway h calls the beginning of an axis is the end of that axis in the input's frame wherever h reverses
+it. On a symmetric grid the corners do not matter. On others, such as stride 2 on an even size, this is what makes
+turned filters equal to turned maps, to rounding, at every size.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from quarterturn.errors import OptionError, ShapeError, unknown
+from quarterturn.filters import join_orientations
+from quarterturn.groups import Element, Group
+
+Padding = int | str | Sequence[int] | Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Window:
+    """A sliding window along one axis, as a pathway sees it in its own frame."""
+
+    size: int
+    stride: int = 1
+    dilation: int = 1
+    before: int = 0  # padding
+    after: int = 0
+    ceil: bool = False
+
+    @property
+    def span(self) -> int:
+        """How many positions it covers, with the gaps of dilation."""
+        return self.dilation * (self.size - 1) + 1
+
+    def count(self, n: int) -> int:
+        """How many windows fit along an axis of n positions, as torch counts them."""
+        room = n + self.before + self.after - self.span
+        if room < 0:
+            raise ShapeError(
+                f"a window over {self.span} positions does not fit into {n} with a padding of {self.before} and "
+                f"{self.after}: use a smaller kernel, more padding or a larger input"
+            )
+        if self.stride == 1:
+            return room + 1
+        if not self.ceil:
+            return room // self.stride + 1
+        count = -(-room // self.stride) + 1
+        return count - 1 if (count - 1) * self.stride >= n + self.before else count  # not wholly in the padding
+
+    def start(self, n: int, mirrored: bool) -> int:
+        """Where the first window begins in the input's frame, for a pathway that sees this axis reversed or not."""
+        return n - self.span + self.before - (self.count(n) - 1) * self.stride if mirrored else -self.before
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The windows of one orientation along one axis of the input: where they start, and how many there are."""
+
+    window: Window
+    start: int
+    count: int
+
+    def pads(self, n: int) -> tuple[int, int]:
+        """How much to add before and after n positions (to cut, where negative) so that no more padding is needed."""
+        left = -self.start
+        right = (self.count - 1) * self.window.stride + self.window.span - n - left
+        return left, max(right, 0)
+
+
+Placement = tuple[Placed, ...]
+Place = Callable[[Window, int, bool], Placed]
+
+
+def slide(window: Window, n: int, mirrored: bool) -> Placed:
+    """The windows of a pathway that sees an axis of n positions reversed or not; their padding is worked in."""
+    return Placed(replace(window, before=0, after=0, ceil=False), window.start(n, mirrored), window.count(n))
+
+
+def slide_and_keep_padding(window: Window, n: int, mirrored: bool) -> Placed:
+    """The same, with the padding in the input's frame: average pooling counts padded positions."""
+    before, after = (window.after, window.before) if mirrored else (window.before, window.after)
+    return Placed(replace(window, before=before, after=after, ceil=False), window.start(n, mirrored), window.count(n))
+
+
+def placement(element: Element, sizes: Sequence[int], windows: Sequence[Window], place: Place = slide) -> Placement:
+    """Where a pathway turned by that element puts its windows along each axis of the input.
+
+    `windows[i]` is that along axis i of the pathway's own frame.
+    """
+    placed = {abs(a): place(window, sizes[abs(a) - 1], a < 0) for window, a in zip(windows, element, strict=True)}
+    return tuple(placed[axis] for axis in sorted(placed))
+
+
+def placements(
+    group: Group, sizes: Sequence[int], windows: Sequence[Window], place: Place = slide
+) -> list[tuple[Placement, list[int]]]:
+    """Which orientations put their windows where: one entry means that one convolution does for all of them.
+
+    >>> from quarterturn import C4
+    >>> [len(placements(C4, (n, n), [Window(3, stride=2)] * 2)) for n in (9, 8)]  # a symmetric grid and one that is not
+    [1, 4]
+    """
+    found: list[tuple[Placement, list[int]]] = []
+    for h, element in enumerate(group.elements):
+        mine = placement(element, sizes, windows, place)
+        first = found[0][0] if found else mine
+        if any(p.count != q.count for p, q in zip(mine, first, strict=True)):
+            raise ShapeError(
+                f"orientation {group.elements[0]} of {group.name} would come out as {_shape(first)} and {element} as "
+                f"{_shape(mine)}, and maps of different shapes cannot be stacked: give the axes that the group "
+                "exchanges the same kernel, stride and padding, or such that all outputs have one shape"
+            )
+        for theirs, orientations in found:
+            if mine == theirs:
+                orientations.append(h)
+                break
+        else:
+            found.append((mine, [h]))
+    return found
+
+
+def _shape(placement: Placement) -> str:
+    return " x ".join(str(placed.count) for placed in placement)
+
+
+def by_placement(
+    x: Tensor,
+    group: Group,
+    windows: Sequence[Window],
+    run: Callable[[Placement, list[int]], Tensor],
+    place: Place = slide,
+) -> Tensor:
+    """Run once for all orientations with the same windows, and stack what comes out.
+
+    `run(placement, orientations)` gives (N, C*H, *S) for H orientations, orientation the fastest index.
+    """
+    found = placements(group, x.shape[2:], windows, place)
+    if len(found) == 1:
+        return run(*found[0])
+    parts: dict[int, Tensor] = {}
+    for where, orientations in found:
+        out = run(where, orientations)
+        split = out.unflatten(1, (out.shape[1] // len(orientations), len(orientations)))
+        parts.update(zip(orientations, split.unbind(2), strict=True))
+    return join_orientations(parts)
+
+
+def windows_for(
+    group: Group,
+    size: int | Sequence[int],
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    dilation: int | Sequence[int] = 1,
+    ceil: bool = False,
+) -> tuple[Window, ...]:
+    """The windows along all axes from options in torch's form; padding also as (before, after) for each axis.
+
+    >>> from quarterturn import C4
+    >>> windows_for(C4, (1, 2), padding="same")[1]
+    Window(size=2, stride=1, dilation=1, before=0, after=1, ceil=False)
+    """
+    sizes, strides, dilations = (
+        per_axis(group, name, value, least=1)
+        for name, value in (("kernel_size", size), ("stride", stride), ("dilation", dilation))
+    )
+    if isinstance(padding, str):
+        if padding not in ("same", "valid"):
+            raise unknown("padding", padding, ("same", "valid"))
+        if padding == "same" and any(s != 1 for s in strides):
+            raise OptionError(f'padding="same" needs stride 1, got {strides}: give the padding as numbers')
+        totals = [d * (k - 1) if padding == "same" else 0 for k, d in zip(sizes, dilations, strict=True)]
+        pads = [(total // 2, total - total // 2) for total in totals]
+    elif isinstance(padding, Sequence) and any(isinstance(p, Sequence) for p in padding):
+        pairs = [tuple(map(int, p)) if isinstance(p, Sequence) else () for p in padding]
+        if len(pairs) != group.dim or any(len(p) != 2 or min(p) < 0 for p in pairs):
+            raise OptionError(f"padding needs (before, after), at least 0, for each of {group.dim} axes, got {padding}")
+        pads = [(p[0], p[1]) for p in pairs]
+    else:
+        pads = [(p, p) for p in per_axis(group, "padding", padding, least=0)]  # type: ignore[arg-type]
+    return tuple(Window(k, s, d, *pad, ceil) for k, s, d, pad in zip(sizes, strides, dilations, pads, strict=True))
+
+
+def per_axis(group: Group, name: str, value: int | Sequence[int], least: int) -> tuple[int, ...]:
+    """A number for each axis, from one number or one for each."""
+    values = (value,) * group.dim if isinstance(value, int) else tuple(value)
+    if len(values) != group.dim or any(not isinstance(v, int) or v < least for v in values):
+        raise OptionError(
+            f"{name} must be a whole number of at least {least}, or {group.dim} of them, one for each axis of "
+            f"{group.name}, got {value!r}"
+        )
+    return values
+
+
+def pad(x: Tensor, pads: Sequence[tuple[int, int]], mode: str = "zeros", value: float = 0.0) -> Tensor:
+    """Add before and after each axis; cut, where negative."""
+    flat = [amount for pair in reversed(pads) for amount in pair]
+    if not any(flat):
+        return x
+    if mode == "zeros":
+        return F.pad(x, flat, value=value)
+    added, cut = [max(amount, 0) for amount in flat], [min(amount, 0) for amount in flat]
+    x = F.pad(x, added, mode=mode) if any(added) else x
+    return F.pad(x, cut) if any(cut) else x
+
+
+def describe(windows: Sequence[Window]) -> str:
+    """The options that differ from torch's defaults, as in torch's own representations."""
+    parts = [f"kernel_size={tuple(w.size for w in windows)}"]
+    for name in ("stride", "dilation"):
+        values = tuple(getattr(w, name) for w in windows)
+        parts += [f"{name}={values}"] if any(value != 1 for value in values) else []
+    pads = tuple((w.before, w.after) for w in windows)
+    if any(map(any, pads)):
+        parts.append(f"padding={tuple(b for b, _ in pads) if all(b == a for b, a in pads) else pads}")
+    return ", ".join([*parts, *(["ceil_mode=True"] if any(w.ceil for w in windows) else [])])

@@ -1,0 +1,464 @@
+"""Rotating filters gives what rotating maps gives: at every size, for every group, forward and backward."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from reference import ALL_GROUPS, PRISM
+from torch import Tensor, nn
+
+import quarterturn as qt
+from quarterturn import C2, C4, D4, FLIP, MIRROR, OCTA, OCTA_FULL, Group
+from quarterturn.filters import roll_filters, slice_filters
+
+TORCH_CONV = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+PLANAR = (FLIP, C2, MIRROR, C4, D4)
+CLOSE = {"rtol": 1e-10, "atol": 1e-10}
+
+
+def image(group: Group, *sizes: int, features: int = 2, batch: int = 2) -> Tensor:
+    return torch.randn(batch, features, *(sizes or (6,) * group.dim), dtype=torch.float64)
+
+
+def twins(make: Callable[[str], nn.Module]) -> tuple[nn.Module, nn.Module]:
+    """The same layer in both modes, with the same parameters, loaded strictly."""
+    maps, filters = make("maps").double(), make("filters").double()
+    filters.load_state_dict(maps.state_dict(), strict=True)
+    return maps, filters
+
+
+def turned_stack(x: Tensor, group: Group, h: int) -> Tensor:
+    """What a stacked tensor becomes when the input is turned by h: T(sigma_h x)_g = h T(x)_gh."""
+    orientations = x.unflatten(1, (-1, group.order))[:, :, [group.table[g][h] for g in range(group.order)]]
+    return qt.act(orientations.flatten(1, 2), group, h)
+
+
+def assert_twins_agree(maps: nn.Module, filters: nn.Module, x: Tensor, group: Group, sliced_input: bool = True) -> None:
+    """Outputs, gradients to the input and gradients to the parameters, from the same loss."""
+    x = x.requires_grad_()
+    from_maps = qt.stack(maps(x), group)
+    from_filters = filters(qt.stack(x, group) if sliced_input else x)
+    torch.testing.assert_close(from_filters, from_maps, **CLOSE)
+    weights = torch.randn_like(from_maps)
+    one = torch.autograd.grad((from_maps * weights).sum(), [x, *maps.parameters()])
+    two = torch.autograd.grad((from_filters * weights).sum(), [x, *filters.parameters()])
+    for a, b in zip(one, two, strict=True):
+        torch.testing.assert_close(b, a, **CLOSE)
+
+
+# --- the filters themselves -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("group", ALL_GROUPS, ids=lambda g: g.name)
+def test_turned_filters_follow_their_definition(group: Group) -> None:
+    everything = range(group.order)
+    weight = torch.randn(2, 3, *[3] * group.dim, dtype=torch.float64)
+    bank = slice_filters(weight, group, everything).unflatten(0, (2, group.order))
+    for h in everything:
+        assert torch.equal(bank[:, h], qt.act(weight, group, group.inverse[h]))
+    weight = torch.randn(2, 3 * group.order, *[3] * group.dim, dtype=torch.float64)
+    bank = roll_filters(weight, group, everything).unflatten(0, (2, group.order)).unflatten(2, (3, group.order))
+    blocks = weight.unflatten(1, (3, group.order))
+    for h in everything:
+        for k in everything:
+            block = blocks[:, :, group.table[k][group.inverse[h]]]
+            assert torch.equal(bank[:, h, :, k], qt.act(block, group, group.inverse[h]))
+
+
+# --- convolutions, exact at every size --------------------------------------------------------------------------------
+
+
+@st.composite
+def options(draw: st.DrawFn, group: Group, largest: int = 17, kernels: int = 5) -> tuple[tuple[int, ...], dict]:
+    """A size and options with which all orientations give one output shape: alike along exchanged axes."""
+
+    def along_axes(values: st.SearchStrategy) -> tuple:
+        chosen = [draw(values) for _ in range(group.dim)]
+        for axes in group.exchanged:
+            for axis in axes:
+                chosen[axis - 1] = chosen[axes[0] - 1]
+        return tuple(chosen)
+
+    padding = st.one_of(st.integers(0, 2), st.tuples(st.integers(0, 2), st.integers(0, 2)))
+    sizes = along_axes(st.integers(5, largest))
+    kernel, stride, dilation = (along_axes(st.integers(1, n)) for n in (kernels, 3, 2))
+    pads = tuple((p, p) if isinstance(p, int) else p for p in along_axes(padding))
+    for n, k, d, (before, after) in zip(sizes, kernel, dilation, pads, strict=True):
+        assume(n + before + after >= d * (k - 1) + 1)
+    return sizes, {"kernel_size": kernel, "stride": stride, "dilation": dilation, "padding": pads}
+
+
+@given(data=st.data(), group=st.sampled_from(PLANAR))
+@settings(max_examples=150, deadline=None)
+def test_convolutions_are_exact_at_every_size(data: st.DataObject, group: Group) -> None:
+    sizes, chosen = data.draw(options(group))
+    groups = data.draw(st.sampled_from((1, 2)))
+    maps, filters = twins(lambda rotate: qt.RollConv(group, 2, 2, groups=groups, rotate=rotate, **chosen))
+    assert_twins_agree(maps, filters, image(group, *sizes, batch=group.order), group)
+    maps, filters = twins(lambda rotate: qt.SliceConv(group, 2, 4, groups=groups, rotate=rotate, **chosen))
+    assert_twins_agree(maps, filters, image(group, *sizes), group, sliced_input=False)
+
+
+@given(data=st.data(), group=st.sampled_from(PLANAR))
+@settings(max_examples=60, deadline=None)
+def test_depthwise_convolutions_are_exact_at_every_size(data: st.DataObject, group: Group) -> None:
+    sizes, chosen = data.draw(options(group))
+    maps, filters = twins(lambda rotate: qt.DepthwiseConv(group, 3, rotate=rotate, **chosen))
+    assert_twins_agree(maps, filters, image(group, *sizes, features=3, batch=group.order), group)
+
+
+@given(data=st.data(), group=st.sampled_from(PLANAR))
+@settings(max_examples=100, deadline=None)
+def test_transposed_convolutions_are_exact_at_every_size(data: st.DataObject, group: Group) -> None:
+    sizes, chosen = data.draw(options(group, largest=8))
+    extra = data.draw(st.integers(0, 2))
+    assume(all(extra < max(s, d) for s, d in zip(chosen["stride"], chosen["dilation"], strict=True)))
+    chosen["output_padding"] = extra
+    maps, filters = twins(lambda rotate: qt.RollConvTranspose(group, 2, 2, groups=2, rotate=rotate, **chosen))
+    spans = [d * (k - 1) + 1 for k, d in zip(chosen["kernel_size"], chosen["dilation"], strict=True)]
+    ends = zip(sizes, chosen["stride"], spans, chosen["padding"], strict=True)
+    assume(all((n - 1) * s + span + extra > sum(pads) for n, s, span, pads in ends))  # else nothing is left
+    assert_twins_agree(maps, filters, image(group, *sizes, batch=group.order), group)
+
+
+@pytest.mark.parametrize("group", [OCTA, OCTA_FULL, PRISM], ids=lambda g: g.name)
+@pytest.mark.parametrize("size", [4, 5])
+def test_volumes(group: Group, size: int) -> None:
+    chosen = {"kernel_size": 2, "stride": 2, "padding": 1}
+    maps, filters = twins(lambda rotate: qt.RollConv(group, 1, 2, rotate=rotate, **chosen))
+    assert_twins_agree(maps, filters, image(group, size, size, size, features=1, batch=group.order), group)
+    maps, filters = twins(lambda rotate: qt.SliceConv(group, 1, 2, rotate=rotate, **chosen))
+    assert_twins_agree(maps, filters, image(group, size, size, size, features=1, batch=1), group, sliced_input=False)
+    maps, filters = twins(lambda rotate: qt.RollConvTranspose(group, 1, 1, 2, 2, output_padding=1, rotate=rotate))
+    assert_twins_agree(maps, filters, image(group, 2, 2, 2, features=1, batch=group.order), group)
+
+
+@pytest.mark.slow
+@given(data=st.data(), group=st.sampled_from((OCTA, OCTA_FULL, PRISM)))
+@settings(max_examples=25, deadline=None)
+def test_volumes_of_every_size(data: st.DataObject, group: Group) -> None:
+    sizes, chosen = data.draw(options(group, largest=7, kernels=3))
+    maps, filters = twins(lambda rotate: qt.RollConv(group, 1, 1, rotate=rotate, **chosen))
+    assert_twins_agree(maps, filters, image(group, *sizes, features=1, batch=group.order), group)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+@pytest.mark.parametrize("size", [7, 8])
+def test_padding_modes(mode: str, size: int) -> None:
+    for padding in (1, ((0, 2), (0, 2)), "same"):
+        stride = 1 if padding == "same" else 2
+        maps, filters = twins(
+            lambda rotate, p=padding, s=stride: qt.RollConv(D4, 1, 2, 4, s, p, rotate=rotate, padding_mode=mode)
+        )
+        assert_twins_agree(maps, filters, image(D4, size, size, features=1, batch=8), D4)
+
+
+def test_maps_mode_is_torchs_convolution() -> None:
+    for group in (FLIP, D4, PRISM):
+        layer = qt.SliceConv(group, 2, 4, 3, 2, 1, 2, groups=2).double()
+        plain = TORCH_CONV[group.dim](2, 4, 3, 2, 1, 2, groups=2).double()
+        plain.load_state_dict(layer.state_dict(), strict=True)
+        x = image(group, *[8] * group.dim)
+        assert torch.equal(layer(x), plain(qt.slice(x, group)))
+    layer = qt.RollConvTranspose(C4, 2, 4, 3, 2, 1, 1, groups=2).double()
+    plain = nn.ConvTranspose2d(8, 4, 3, 2, 1, 1, groups=2).double()
+    plain.load_state_dict(layer.state_dict(), strict=True)
+    x = image(C4, batch=4)
+    assert torch.equal(layer(x), plain(qt.roll(x, C4)))
+    layer, plain = qt.SliceConv(C4, 2, 3, 4, padding="same").double(), nn.Conv2d(2, 3, 4, padding="same").double()
+    plain.load_state_dict(layer.state_dict(), strict=True)
+    x = image(C4)
+    with pytest.warns(UserWarning, match="padding='same'"):
+        torch.testing.assert_close(layer(x), plain(qt.slice(x, C4)), **CLOSE)
+
+
+def test_a_symmetric_grid_takes_one_convolution_and_another_one_four(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    original = qt.conv.CONVOLUTIONS[2]
+
+    def counted(*args: object) -> Tensor:
+        calls.append(args)
+        return original(*args)
+
+    monkeypatch.setitem(qt.conv.CONVOLUTIONS, 2, counted)
+    layer = qt.RollConv(D4, 1, 1, 3, stride=2, padding=1, rotate="filters").double()
+    for size, expected in ((9, 1), (8, 4)):
+        calls.clear()
+        layer(image(D4, size, size, features=8))
+        assert len(calls) == expected
+
+
+def test_the_naive_form_would_be_wrong_on_an_asymmetric_grid() -> None:
+    """One convolution with the turned filters, as others do it, is not what rotating the maps gives."""
+    maps, filters = twins(lambda rotate: qt.RollConv(C4, 2, 2, 3, stride=2, padding=1, rotate=rotate))
+    x = image(C4, 8, 8, batch=4)
+    bank = roll_filters(filters.weight, C4, range(4))
+    naive = nn.functional.conv2d(qt.stack(x, C4), bank, filters.bias.repeat_interleave(4), 2, 1)
+    assert (naive - qt.stack(maps(x), C4)).abs().max() > 0.1
+    torch.testing.assert_close(filters(qt.stack(x, C4)), qt.stack(maps(x), C4), **CLOSE)
+
+
+# --- maps that are not square, kernels that are not square ------------------------------------------------------------
+
+
+@given(data=st.data(), group=st.sampled_from((C4, D4)))
+@settings(max_examples=60, deadline=None)
+def test_maps_that_are_not_square_obey_the_law(data: st.DataObject, group: Group) -> None:
+    """Turning the input turns the output: only filters mode takes these, so the law itself is the test."""
+    _, chosen = data.draw(options(group))
+    height, width = data.draw(st.integers(10, 17)), data.draw(st.integers(10, 17))
+    conv = qt.SliceConv(group, 1, 2, rotate="filters", **chosen).double()
+    then = nn.Sequential(
+        nn.ReLU(),
+        qt.MaxPool(group, 2, 2, 1, ceil_mode=data.draw(st.booleans()), rotate="filters"),
+        qt.RollConv(group, 2, 2, 2, 2, 1, rotate="filters"),
+        qt.RollConvTranspose(group, 2, 1, 3, 2, output_padding=1, rotate="filters"),
+        qt.Upsample(group, scale_factor=1.5, rotate="filters"),
+        qt.AvgPool(group, 3, 2, 1, ceil_mode=True, rotate="filters"),
+    ).double()
+    x = image(group, height, width, features=1)
+    y = conv(x)
+    z = then(y)
+    for h in range(group.order):
+        y_h = conv(qt.act(x, group, h))
+        torch.testing.assert_close(y_h, turned_stack(y, group, h), **CLOSE)
+        torch.testing.assert_close(then(y_h), turned_stack(z, group, h), **CLOSE)
+
+
+@pytest.mark.parametrize("size", [8, 9])
+def test_kernels_that_are_not_square(size: int) -> None:
+    for kernel, padding in (((1, 7), (0, 3)), ((5, 2), ((2, 2), (0, 1))), ((3, 1), "same")):
+        maps, filters = twins(lambda rotate, k=kernel, p=padding: qt.RollConv(D4, 1, 2, k, padding=p, rotate=rotate))
+        assert_twins_agree(maps, filters, image(D4, size, size, features=1, batch=8), D4)
+    y = qt.SliceConv(C4, 1, 1, (1, 7), padding=(0, 3), rotate="filters")(torch.randn(1, 1, 9, 12))
+    assert y.shape == (1, 4, 9, 12)
+
+
+def test_unequal_strides_where_all_orientations_give_one_shape() -> None:
+    """A window of 4 with stride 3 and one of 2 with stride 2 both fit twice into 8 - but not into 9."""
+    chosen = {"kernel_size": (3, 4), "stride": (4, 3), "padding": ((0, 0), (0, 0))}
+    maps, filters = twins(lambda rotate: qt.RollConv(C4, 1, 1, rotate=rotate, **chosen))
+    assert_twins_agree(maps, filters, image(C4, 8, 8, features=1, batch=4), C4)
+    with pytest.raises(qt.ShapeError, match="different shapes cannot be stacked"):
+        filters(torch.randn(1, 4, 10, 12, dtype=torch.float64))
+
+
+# --- spatial layers ---------------------------------------------------------------------------------------------------
+
+
+@given(data=st.data(), group=st.sampled_from(PLANAR))
+@settings(max_examples=150, deadline=None)
+def test_pooling_is_exact_at_every_size_and_torchs_own(data: st.DataObject, group: Group) -> None:
+    sizes, chosen = data.draw(options(group))
+    chosen["padding"] = tuple(
+        min(b, (k - 1) // 2) for (b, _), k in zip(chosen["padding"], chosen["kernel_size"], strict=True)
+    )
+    chosen["ceil_mode"] = data.draw(st.booleans())
+    x = image(group, *sizes, batch=group.order).requires_grad_()
+    torchs_max = getattr(nn, f"MaxPool{group.dim}d")(**chosen)
+    maps, filters = (qt.MaxPool(group, rotate=rotate, **chosen) for rotate in ("maps", "filters"))
+    assert torch.equal(maps(x), torchs_max(x))
+    assert_twins_agree(maps, filters, x, group)
+    del chosen["dilation"]
+    chosen["count_include_pad"] = data.draw(st.booleans())
+    torchs_avg = getattr(nn, f"AvgPool{group.dim}d")(**chosen)
+    maps, filters = (qt.AvgPool(group, rotate=rotate, **chosen) for rotate in ("maps", "filters"))
+    torch.testing.assert_close(maps(x), torchs_avg(x), **CLOSE)
+    assert_twins_agree(maps, filters, x, group)
+
+
+@pytest.mark.parametrize("group", [FLIP, MIRROR, C4, D4, PRISM], ids=lambda g: g.name)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda group, rotate: qt.AdaptiveAvgPool(group, 3, rotate=rotate),
+        lambda group, rotate: qt.AdaptiveMaxPool(group, 4, rotate=rotate),
+        lambda group, rotate: qt.AdaptiveAvgPool(group, None, rotate=rotate),
+        lambda group, rotate: qt.Upsample(group, scale_factor=2, rotate=rotate),
+        lambda group, rotate: qt.Upsample(group, scale_factor=1.5, rotate=rotate),
+        lambda group, rotate: qt.Upsample(group, size=10, rotate=rotate),
+        lambda group, rotate: qt.Upsample(group, scale_factor=1.7, mode="linear", rotate=rotate),
+        lambda group, rotate: qt.Upsample(group, size=10, mode="linear", rotate=rotate),
+        lambda group, rotate: qt.Upsample(group, scale_factor=1.7, mode="linear", align_corners=True, rotate=rotate),
+        lambda group, rotate: qt.EachOrientation(group, nn.Softmax(2), rotate=rotate),
+    ],
+    ids=["avg", "max", "none", "nearest2", "nearest1.5", "nearest-size", "linear1.7", "linear-size", "corners", "each"],
+)
+@pytest.mark.parametrize("size", [6, 7])
+def test_other_spatial_layers(make: Callable[[Group, str], nn.Module], group: Group, size: int) -> None:
+    x = image(group, *[size] * group.dim, batch=group.order)
+    assert_twins_agree(make(group, "maps"), make(group, "filters"), x, group)
+
+
+def test_torchs_own_dropout_and_activations_work_on_stacked_tensors() -> None:
+    x = torch.ones(2, 3 * 8, 50, 50)
+    whole = nn.Dropout2d(0.5)(x).unflatten(1, (3, 8))
+    dropped = (whole == 0).flatten(3).all(-1)
+    assert dropped.any()
+    assert not dropped.all()
+    assert (whole.flatten(3).std(-1) == 0).all()  # orientations are dropped one by one, as pathways are
+    stacked = qt.stack(image(D4, batch=8), D4)
+    assert_net = nn.Sequential(nn.GELU(), nn.Dropout(0.5)).eval()
+    torch.testing.assert_close(assert_net(stacked), qt.stack(assert_net(qt.unstack(stacked, D4)), D4), **CLOSE)
+
+
+# --- norms ------------------------------------------------------------------------------------------------------------
+
+NORMS: dict[str, Callable[[Group, str], nn.Module]] = {
+    "batch": lambda group, rotate: qt.BatchNorm(group, 4, rotate=rotate),
+    "batch, cumulative": lambda group, rotate: qt.BatchNorm(group, 4, momentum=None, rotate=rotate),
+    "batch, untracked": lambda group, rotate: qt.BatchNorm(group, 4, track_running_stats=False, rotate=rotate),
+    "batch, no affine": lambda group, rotate: qt.BatchNorm(group, 4, affine=False, rotate=rotate),
+    "instance": lambda group, rotate: qt.InstanceNorm(group, 4, rotate=rotate),
+    "group": lambda group, rotate: qt.GroupNorm(group, 2, 4, rotate=rotate),
+    "layer": lambda group, rotate: qt.LayerNorm(group, 4, rotate=rotate),
+}
+
+
+@pytest.mark.parametrize("group", [FLIP, C4, D4, PRISM], ids=lambda g: g.name)
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_share_parameters_and_statistics(name: str, group: Group) -> None:
+    maps, filters = twins(lambda rotate: NORMS[name](group, rotate))
+    with torch.no_grad():
+        for maps_parameter, filters_parameter in zip(maps.parameters(), filters.parameters(), strict=True):
+            maps_parameter.copy_(torch.randn_like(maps_parameter))
+            filters_parameter.copy_(maps_parameter)
+    for training in (True, True, False):
+        maps.train(training)
+        filters.train(training)
+        x = 3 * image(group, features=4, batch=2 * group.order) + 1
+        assert_twins_agree(maps, filters, x, group)
+        for key, value in maps.state_dict().items():
+            torch.testing.assert_close(filters.state_dict()[key], value, **CLOSE)
+
+
+def test_norms_are_torchs_own_in_maps_mode() -> None:
+    x = image(C4, features=4, batch=8)
+    pairs = [
+        (qt.BatchNorm(C4, 4), nn.BatchNorm2d(4)),
+        (qt.BatchNorm(C4, 4, momentum=None), nn.BatchNorm2d(4, momentum=None)),
+        (qt.InstanceNorm(C4, 4), nn.InstanceNorm2d(4, affine=True)),
+        (qt.GroupNorm(C4, 2, 4), nn.GroupNorm(2, 4)),
+    ]
+    for ours, torchs in pairs:
+        torchs.double().load_state_dict(ours.double().state_dict(), strict=True)
+        for module in (ours, torchs):
+            module.train()
+        for _ in range(2):
+            torch.testing.assert_close(ours(x), torchs(x), **CLOSE)
+        for key, value in torchs.state_dict().items():
+            torch.testing.assert_close(ours.state_dict()[key], value, **CLOSE)
+        torch.testing.assert_close(ours.eval()(x), torchs.eval()(x), **CLOSE)
+
+
+# --- dense and pool ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("group", ALL_GROUPS, ids=lambda g: g.name)
+def test_dense_rolling_in_both_modes(group: Group) -> None:
+    maps, filters = twins(lambda rotate: qt.RollLinear(group, 3, 2, rotate=rotate))
+    x = torch.randn(2 * group.order, 3, dtype=torch.float64)
+    assert_twins_agree(maps, filters, x, group)
+    maps, filters = twins(lambda rotate: qt.BatchNorm(group, 3, rotate=rotate))
+    assert_twins_agree(maps, filters, x, group)
+
+
+@pytest.mark.parametrize("group", ALL_GROUPS, ids=lambda g: g.name)
+def test_pooling_orientations_needs_no_turning(group: Group) -> None:
+    x = image(group, *[3] * group.dim, features=2 * group.dim, batch=2 * group.order)
+    stacked = qt.stack(x, group)
+    for fn in ("mean", "max", "rms", lambda pathways: pathways.logsumexp(0)):
+        expected = qt.Pool(group, fn)(x)
+        torch.testing.assert_close(qt.Pool(group, fn, rotate="filters")(stacked), expected, **CLOSE)
+    expected = qt.Pool(group, kind="vector")(x)
+    torch.testing.assert_close(qt.Pool(group, kind="vector", rotate="filters")(stacked), expected, **CLOSE)
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+def test_features_that_do_not_divide_are_refused() -> None:
+    with pytest.raises(qt.OptionError, match="out_features must be a positive multiple of groups, got 3 with groups=2"):
+        qt.RollConv(C4, 2, 3, 3, groups=2)
+    with pytest.raises(qt.OptionError, match="in_features must be a positive multiple"):
+        qt.RollConvTranspose(C4, 3, 2, 3, groups=2)
+    with pytest.raises(qt.OptionError, match="features must be a multiple of num_groups"):
+        qt.GroupNorm(C4, 3, 4)
+
+
+def test_orientations_of_different_shapes_are_refused() -> None:
+    x = torch.randn(1, 4, 9, 9)
+    with pytest.raises(
+        qt.ShapeError, match=r"orientation \(1, 2\) of C4 would come out as 9 x 5 and \(2, -1\) as 5 x 9"
+    ):
+        qt.RollConv(C4, 1, 1, (1, 5), rotate="filters")(x)
+    with pytest.raises(qt.ShapeError, match="cannot be stacked"):
+        qt.MaxPool(C4, (1, 2), rotate="filters")(x)
+    with pytest.raises(qt.ShapeError, match="cannot be stacked"):
+        qt.EachOrientation(C4, nn.MaxPool2d((1, 2)), rotate="filters")(x)
+    with pytest.raises(qt.OptionError, match="exchanges the axes .* same size"):
+        qt.AdaptiveAvgPool(C4, (1, 2))
+    with pytest.raises(qt.OptionError, match="size must be equal along them"):
+        qt.Upsample(C4, size=(10, 12))
+
+
+def test_the_wrong_layout_is_recognised_by_its_shape() -> None:
+    sliced, stacked = torch.randn(8, 3, 9, 9), torch.randn(2, 12, 9, 9)
+    with pytest.raises(qt.ShapeError, match="stacked maps with 12 features, got 3: .* looks like a sliced or plain"):
+        qt.RollConv(C4, 3, 2, 3, rotate="filters")(sliced)
+    with pytest.raises(qt.ShapeError, match="sliced maps with 3 features, got 12: .* looks like a stacked tensor"):
+        qt.RollConv(C4, 3, 2, 3)(stacked)
+    with pytest.raises(qt.ShapeError, match="this looks like a stacked tensor: a RollConv takes it"):
+        qt.SliceConv(C4, 3, 2, 3, rotate="filters")(stacked)
+    with pytest.raises(qt.ShapeError, match="a batch of 6 does not hold the 4 pathways"):
+        qt.RollConv(C4, 3, 2, 3)(sliced[:6])
+    with pytest.raises(qt.ShapeError, match="looks like a stacked tensor"):
+        qt.RollLinear(C4, 3, 2)(torch.randn(2, 12))
+    with pytest.raises(qt.ShapeError, match="3 features do not hold the 4 orientations"):
+        qt.MaxPool(C4, 2, rotate="filters")(sliced)
+    with pytest.raises(qt.ShapeError, match="stacked maps with 12 features"):
+        qt.BatchNorm(C4, 3, rotate="filters")(sliced)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: qt.RollConv(C4, 1, 1, 3, rotate="filter"), "unknown rotate 'filter': did you mean 'filters'"),
+        (lambda: qt.RollConv(C4, 1, 1, 3, padding="sane"), "unknown padding 'sane': did you mean 'same'"),
+        (lambda: qt.RollConv(C4, 1, 1, 3, padding="same", stride=2), 'padding="same" needs stride 1'),
+        (lambda: qt.RollConv(C4, 1, 1, 3, padding_mode="mirror"), "unknown padding mode 'mirror'"),
+        (lambda: qt.RollConv(C4, 1, 1, (3, 3, 3)), "kernel_size must be a whole number .* or 2 of them"),
+        (lambda: qt.RollConv(C4, 1, 1, 0), "kernel_size must be a whole number of at least 1"),
+        (lambda: qt.RollConv(C4, 1, 1, 3, padding=((1, 1),)), "padding needs"),
+        (lambda: qt.RollConvTranspose(C4, 1, 1, 3, padding="same"), "takes its padding as numbers"),
+        (lambda: qt.RollConvTranspose(C4, 1, 1, 3, output_padding=1), "output_padding must be smaller"),
+        (lambda: qt.MaxPool(C4, 2, padding=2), "at most half the window"),
+        (lambda: qt.Upsample(C4), "either size or scale_factor"),
+        (lambda: qt.Upsample(C4, scale_factor=2, mode="bicubic"), "unknown mode 'bicubic'"),
+        (lambda: qt.Upsample(C4, scale_factor=2, align_corners=True), "align_corners goes with"),
+        (lambda: qt.AdaptiveAvgPool(C4, 0), "output_size must be a positive"),
+        (lambda: qt.Pool(C4, rotate="map"), "unknown rotate 'map': did you mean 'maps'"),
+    ],
+)
+def test_bad_options_are_refused(make: Callable[[], nn.Module], message: str) -> None:
+    with pytest.raises(qt.OptionError, match=message):
+        make()
+
+
+def test_windows_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(qt.ShapeError, match="a window over 5 positions does not fit into 4"):
+        qt.SliceConv(C4, 1, 1, 5)(torch.randn(1, 1, 4, 4))
+    with pytest.raises(qt.ShapeError, match="leaves nothing"):
+        qt.RollConvTranspose(C4, 1, 1, 1, padding=2)(torch.randn(4, 1, 2, 2))
+    with pytest.raises(qt.ShapeError, match="expected a tensor with 4 axes"):
+        qt.SliceConv(C4, 1, 1, 5)(torch.randn(1, 1, 4))
+
+
+def test_representations_show_what_differs_from_the_defaults() -> None:
+    assert repr(qt.RollConv(C4, 2, 4, 3, 2, 1, groups=2, bias=False, rotate="filters")) == (
+        "RollConv(C4, 2, 4, kernel_size=(3, 3), stride=(2, 2), padding=(1, 1), groups=2, bias=False, rotate='filters')"
+    )
+    assert "padding=((0, 1), (0, 1))" in repr(qt.DepthwiseConv(C4, 2, 2, padding="same"))
+    assert "ceil_mode=True" in repr(qt.MaxPool(C4, 3, 2, ceil_mode=True))
