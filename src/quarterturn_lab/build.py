@@ -33,7 +33,7 @@ class _Builder:
             raise qt.errors.unknown("rotate", rotate, ("maps", "filters"))
         self.net, self.rotate = net, rotate
         self.group = qt.named(net.group) if net.group else None
-        self.method = net.method if self.group else "plain"
+        self.method: str = net.method if self.group else "plain"
         self.sequence = nn.Sequential()
         self.features, self.side = net.channels, net.side
         self.has_pathways = False  # between the first convolution and the pool over pathways, or the stack
@@ -203,4 +203,3 @@ def initialise(module: nn.Module, seed: int, output_scale: float = 0.1) -> None:
                     std = output_scale * (2 / (fan_in + parameter.shape[0])) ** 0.5
                 generator = torch.Generator().manual_seed(key(seed, name))
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
-

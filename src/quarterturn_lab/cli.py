@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 
-
 def _version() -> str:
     from importlib.metadata import version
 

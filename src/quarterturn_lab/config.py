@@ -1,6 +1,6 @@
 """One run as data: everything that decides its result, checked, and written beside it."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -18,11 +18,11 @@ class Augment(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    rotate: float = Field(360.0, ge=0, le=360)  # degrees: uniform in [0, rotate)
-    shift: float = Field(0.0, ge=0, le=0.5)  # of the side, both axes, uniform
-    zoom: float = Field(1.0, ge=1)  # log-uniform in [1/zoom, zoom]
-    shear: float = Field(0.0, ge=0, lt=80)  # degrees, uniform in [-shear, shear]
-    stretch: float = Field(1.0, ge=1)  # log-uniform; one axis by it, the other by its inverse
+    rotate: Annotated[float, Field(ge=0, le=360)] = 360.0  # degrees: uniform in [0, rotate)
+    shift: Annotated[float, Field(ge=0, le=0.5)] = 0.0  # of the side, both axes, uniform
+    zoom: Annotated[float, Field(ge=1)] = 1.0  # log-uniform in [1/zoom, zoom]
+    shear: Annotated[float, Field(ge=0, lt=80)] = 0.0  # degrees, uniform in [-shear, shear]
+    stretch: Annotated[float, Field(ge=1)] = 1.0  # log-uniform; one axis by it, the other by its inverse
     flip: bool = True  # off where mirror images are of different classes
 
 

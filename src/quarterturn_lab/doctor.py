@@ -6,7 +6,18 @@ import shutil
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
-NEEDED = ("quarterturn", "torch", "numpy", "cyclopts", "pydantic", "rich", "safetensors", "matplotlib", "jinja2", "pillow")
+NEEDED = (
+    "quarterturn",
+    "torch",
+    "numpy",
+    "cyclopts",
+    "pydantic",
+    "rich",
+    "safetensors",
+    "matplotlib",
+    "jinja2",
+    "pillow",
+)
 EXTRAS = {"tensorboard": 'pip install "quarterturn[tensorboard]", for --tensorboard'}
 
 
@@ -43,10 +54,9 @@ def doctor() -> bool:
     say(writable, "cache", text)
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     say(browser is not None, "browser", browser or "no chromium: the report's test is skipped", needed=False)
+    import quarterturn as qt
     from quarterturn_lab.build import build
     from quarterturn_lab.nets import PLANKTON, edited
-
-    import quarterturn as qt
 
     errors = []
     for rotate in ("maps", "filters"):

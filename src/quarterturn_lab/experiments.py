@@ -86,8 +86,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "plankton at 31 x 31 on 2,000 training images: the paper's comparisons in CPU minutes",
         SMALL,
         "plankton",
-        ("baseline", "baseline-linear", "baseline-half", "baseline-half-linear", "pool-mean", "roll-all-quarter")
-        + ("roll-dense-half",),
+        ("baseline", "baseline-half", *CONTROLS, "pool-mean", "roll-all-quarter", "roll-dense-half"),
         {"epochs": 40, "batch": 32, "divide_batch": False, "drops": (0.75, 0.92), "train_size": 2000}
         | {"invert": True, "longest": 28, "augment": {"shift": 0.08, "zoom": 1.3, "flip": True}},
         PAPER_PLANKTON,

@@ -128,7 +128,7 @@ QUESTIONS = (
 
 
 class Questions(nn.Module):
-    """Galaxy Zoo's decision tree: rectify, make each question's answers sum to 1, scale by the answer that led to it."""
+    """Galaxy Zoo's decision tree: rectify, normalise each question's answers, scale by the answer that led to it."""
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[1] != 37:

@@ -1,4 +1,4 @@
-"""How equivariant a network is, layer by layer: the smallest error of each output under the laws that symmetry allows."""
+"""How equivariant a network is, layer by layer: the error of each output under the law that fits it best."""
 
 from dataclasses import dataclass
 
@@ -29,7 +29,7 @@ def by_layer(net: nn.Module, group: Group, x: Tensor) -> list[Layer]:
     after = [_outputs(net, qt.act(x, group, g).contiguous()) for g in range(group.order)]
     found = []
     for name, output in before.items():
-        worst = {law: 0.0 for law in LAWS}
+        worst = dict.fromkeys(LAWS, 0.0)
         for g in range(group.order):
             turned, expected = after[g][name], _expected(output, group, g, len(x))
             for law in LAWS:

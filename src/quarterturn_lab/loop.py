@@ -1,7 +1,7 @@
 """Training: one function that yields after every step, and nothing in it that depends on when it was interrupted.
 
-The order of the images comes from (seed, epoch), their warps from (seed, epoch, image), dropout from (seed, step): a run
-that goes on from a checkpoint does what it would have done.
+The order of the images comes from (seed, epoch), their warps from (seed, epoch, image), dropout from (seed, step): a
+run that goes on from a checkpoint does what it would have done.
 """
 
 import math
@@ -193,8 +193,8 @@ def _watch(state: State, loss: float, step: int) -> None:
     if math.isfinite(loss) and state.recent_loss <= 3 * max(state.first_loss, 0.1):
         return
     raise RunError(
-        f"training diverges: the loss is {loss:.4g} at step {step + 1} and was {state.first_loss:.4g} at first. The last "
-        "good checkpoint is kept. Lower --lr, or limit the gradient with --clip 1"
+        f"training diverges: the loss is {loss:.4g} at step {step + 1} and was {state.first_loss:.4g} at first. The "
+        "last good checkpoint is kept. Lower --lr, or limit the gradient with --clip 1"
     )
 
 
@@ -202,7 +202,7 @@ def _watch(state: State, loss: float, step: int) -> None:
 def predict(
     net: nn.Module, data: Dataset, indices: Indices, device: torch.device, degrees: tuple[float, ...] = (0.0,)
 ) -> NDArray[np.float64]:
-    """Probabilities `(len(indices), classes)` of the images as they are, or the mean over images turned by each angle."""
+    """Probabilities `(len(indices), classes)`: the mean of the answers to the images turned by each angle."""
     net.eval()
     scale = scale_of(data)
     parts = []

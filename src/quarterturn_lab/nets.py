@@ -1,7 +1,7 @@
 """The paper's networks as data: three baselines, and every row of its tables as one small edit of a baseline.
 
-A `Net` is a plain record; `build.py` makes modules of it. Where the paper is silent there is a field, and its default is
-justified in docs/decisions/0020-where-the-paper-is-silent.md.
+A `Net` is a plain record; `build.py` makes modules of it. Where the paper is silent there is a field, and its default
+is justified in docs/decisions/0020-where-the-paper-is-silent.md.
 """
 
 from dataclasses import dataclass, replace
@@ -138,6 +138,4 @@ def restaged(net: Net, layers: str) -> Net:
             f"{len(widths)} in all"
         )
     starts = [sum(counts[:i]) for i in range(len(counts))]
-    return replace(
-        net, stages=tuple(tuple(widths[a : a + n]) for a, n in zip(starts, counts, strict=True))
-    )
+    return replace(net, stages=tuple(tuple(widths[a : a + n]) for a, n in zip(starts, counts, strict=True)))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 COLOURS = ("#4c566a", "#d1495b", "#00798c", "#edae49", "#6a4c93", "#30638e", "#8d6b94", "#57886c", "#b07156", "#222222")
-STYLE = {
+STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -70,10 +70,12 @@ def turned_examples(images: Array, degrees: Sequence[float], truths: Sequence[st
     """
     count, angles = images.shape[:2]
     with plt.rc_context({**STYLE, "axes.grid": False}):
-        figure, grid = plt.subplots(count, angles, figsize=(1.32 * angles, (1.32 + 0.2 * len(answers)) * count))
+        figure, grid = plt.subplots(
+            count, angles, figsize=(1.32 * angles, (1.32 + 0.17 * len(answers)) * count), squeeze=False
+        )
         for i in range(count):
             for j in range(angles):
-                axes = grid[i, j] if count > 1 else grid[j]
+                axes = grid[i, j]
                 axes.imshow(images[i, j], cmap="gray_r", vmin=0, interpolation="nearest")
                 axes.set(xticks=[], yticks=[])
                 for spine in axes.spines.values():
@@ -102,7 +104,9 @@ def filters(weights: Array, title: str) -> str:
     """`(filters, orientations, k, k)`: a column for each filter, a line for each orientation."""
     count, orientations = weights.shape[:2]
     with plt.rc_context({**STYLE, "axes.grid": False}):
-        figure, grid = plt.subplots(orientations, count, figsize=(0.52 * count, 0.52 * orientations + 0.3), squeeze=False)
+        figure, grid = plt.subplots(
+            orientations, count, figsize=(0.52 * count, 0.52 * orientations + 0.3), squeeze=False
+        )
         for column in range(count):
             limit = float(np.abs(weights[column]).max()) or 1.0
             for line in range(orientations):

@@ -34,7 +34,9 @@ class Bars:
             self.bars = Progress(*columns).__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.bars:
             self.bars.__exit__(kind, error, trace)
 

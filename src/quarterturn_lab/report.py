@@ -44,7 +44,9 @@ def report(root: Path, output: Path | None = None, data_folder: str | None = Non
     """Write report.html, report.md and a CSV for each experiment; the path of the page."""
     found = runs.finished(root)
     if not found:
-        raise RunError(f"no finished runs below {root}: train some first, with `quarterturn train` or `quarterturn table`")
+        raise RunError(
+            f"no finished runs below {root}: train some first, with `quarterturn train` or `quarterturn table`"
+        )
     output = output or root
     output.mkdir(parents=True, exist_ok=True)
     names = sorted({runs.summary(path)["experiment"] for path in found}, key=list(EXPERIMENTS).index)
@@ -89,7 +91,10 @@ def _facts(path: Path) -> list[tuple[str, str]]:
         ("training images", f"{summary['train_images']:,}, each seen {config.epochs} times"),
         ("test images", f"{summary['test_images']:,}"),
         ("input", f"{config.net.channels} x {config.net.side} x {config.net.side}"),
-        ("learning rate", f"Adam {config.lr:g}, tenfold lower at {', '.join(f'{d:.0%}' for d in config.drops)} of the run"),
+        (
+            "learning rate",
+            f"Adam {config.lr:g}, tenfold lower at {', '.join(f'{d:.0%}' for d in config.drops)} of the run",
+        ),
         ("dropout, weight decay", f"{config.net.dropout:g}, {config.weight_decay:g}"),
         ("precision", config.precision),
     ]
@@ -137,9 +142,9 @@ def _sensitivity(opened: Opened) -> tuple[str, str, str]:
         change = np.stack([0.5 * np.abs(answer - answers[0]).sum(1) for answer in answers])
         series[label] = (change.mean(1), *np.quantile(change, (0.25, 0.75), axis=1))
     text = (
-        "How far the predicted probabilities move from those for the upright image (total variation: 0 is no change, 1 is "
-        "all of it), mean and quartiles over 100 test images. Networks with pathways come back to zero at every quarter turn; "
-        "between, the image itself is interpolated."
+        "How far the predicted probabilities move from those for the image as it is (total variation: 0 is no change, "
+        "1 is all of it), mean and quartiles over 100 test images. Networks with pathways come back to zero at every "
+        "quarter turn; between, the image itself is interpolated."
     )
     return "Rotation sensitivity", text, plots.sensitivity(ANGLES, series, "")
 
@@ -158,7 +163,9 @@ def _examples(opened: Opened) -> tuple[str, str, str]:
         ]
     truths = [data.classes[data.labels[index]] for index in indices]
     names = ", then ".join(answers)
-    text = f"Below each image the answers of {names}, with their probabilities; green is right. The truth is on the left."
+    text = (
+        f"Below each image the answers of {names}, with their probabilities; green is right. The truth is on the left."
+    )
     return "Test images as they are turned", text, plots.turned_examples(pictures, EXAMPLE_ANGLES, truths, answers)
 
 

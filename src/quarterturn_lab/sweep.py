@@ -77,7 +77,7 @@ def _start(config: Config, directory: Path) -> _Running:
     directory.mkdir(parents=True, exist_ok=True)
     threads = str(config.threads)
     variables = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-    errors = tempfile.TemporaryFile()
+    errors = tempfile.TemporaryFile()  # noqa: SIM115, closed with the run
     command = [sys.executable, "-m", "quarterturn_lab.worker", str(directory)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors, stdout=errors, env=variables)
     assert process.stdin is not None

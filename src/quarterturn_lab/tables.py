@@ -97,8 +97,8 @@ HEADER = (
     "paper: test",
 )
 NOTES = (
-    "c.-e. is cross-entropy, lower is better; ± is the sample standard deviation over n seeds, and a figure without it is "
-    'one run. "4 turns averaged": the mean answer to the image turned by 0, 90, 180 and 270 degrees, nothing retrained. '
+    "c.-e. is cross-entropy, lower is better; ± is the sample standard deviation over n seeds, and a figure without it "
+    'is one run. "4 turns averaged": the mean answer to the image turned by 0, 90, 180 and 270 degrees, not retrained. '
     '"Against baseline" is paired seed by seed; p by Student\'s t, and exactly by flipping signs.'
 )
 PAPER_NOTE = "The paper's figures are of its full data and, where it has the name, its full network."

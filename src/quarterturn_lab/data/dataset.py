@@ -41,7 +41,7 @@ class Settings:
 
 
 def subset(data: Dataset, size: int | None, seed: int) -> Dataset:
-    """The data set with a stratified draw of its training part, at least 2 of each class: another draw for each seed."""
+    """The data set with a stratified draw of its training part, at least 2 of each class; another for each seed."""
     if size is None or size >= len(data.train):
         return data
     labels = data.labels[data.train]

@@ -32,7 +32,9 @@ def read(path: Path, settings: Settings) -> NDArray[np.uint8]:
     except DataError:
         raise
     except Image.DecompressionBombError:
-        raise DataError(f"{path} has far more pixels than the limit of {settings.max_pixels:,}: make it smaller") from None
+        raise DataError(
+            f"{path} has far more pixels than the limit of {settings.max_pixels:,}: make it smaller"
+        ) from None
     except FileNotFoundError:
         raise DataError(f"{path} is not there any more") from None
     except (OSError, SyntaxError, ValueError, IndexError, MemoryError) as error:

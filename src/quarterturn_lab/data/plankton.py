@@ -1,8 +1,8 @@
 """Plankton, as the National Data Science Bowl published it: `train/<class>/<id>.jpg`, 121 classes.
 
-The paper's own split is not to be had. Ours is the rule of `splits.stratified`: on all 30,336 images it gives 27,299 for
-training and 3,037 for testing, on any subset the same fractions. For the 24,221 images that were freely deposited the
-test names are in the repository too, in plankton_test.txt, and are used where the folder holds just these images.
+The paper's own split is not to be had. Ours is the rule of `splits.stratified`: on all 30,336 images it gives 27,299
+for training and 3,037 for testing, on any subset the same fractions. For a set of 24,221 of them the test names are in
+the repository too, in plankton_test.txt, and are used where the folder holds just these images.
 """
 
 from pathlib import Path

@@ -69,7 +69,10 @@ def _organism(kind: str, rng: np.random.Generator) -> Array:
     if kind == "antennae":  # a body with a long antenna on one side and a short one on the other
         long, short = rng.uniform(0.55, 0.75), rng.uniform(0.25, 0.4)
         body = [[-0.7, 0, 0.3, 0, 0.17 + wobble[0], 0.9]]
-        horns = [[0.3, 0, 0.3 + long * 0.7, long * 0.8, 0.05, 0.8], [0.3, 0, 0.3 + short * 0.7, -short * 0.8, 0.05, 0.8]]
+        horns = [
+            [0.3, 0, 0.3 + long * 0.7, long * 0.8, 0.05, 0.8],
+            [0.3, 0, 0.3 + short * 0.7, -short * 0.8, 0.05, 0.8],
+        ]
         return np.array(body + horns)
     if kind == "whirl":  # arms about a centre, all bent one way
         arms, first = int(rng.integers(3, 6)), rng.uniform(0, 2 * np.pi)
