@@ -4,10 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 
 from quarterturn_lab.config import Config, checked
 from quarterturn_lab.nets import Net, edited
+
+torch.set_num_threads(1)  # small networks: more threads only wait for each other
 
 DATA = Path(__file__).parent.parent.parent / "shared" / "data"
 TINY = Net(channels=1, side=15, stages=((8, 8), (8, 8)), hidden=(16, 16), outputs=10, dropout=0.2)

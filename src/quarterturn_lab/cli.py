@@ -18,6 +18,7 @@ app = App(
     name="quarterturn",
     help="Networks that are exactly equivariant to turns and flips: train, compare, check and report.",
     version=_version,
+    suppress_keyboard_interrupt=False,
 )
 data_app = App(name="data", help="Look at a data folder.")
 app.command(data_app)

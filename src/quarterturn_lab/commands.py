@@ -87,7 +87,7 @@ def run_demo(root: Path, jobs: int | None) -> None:
     print("three networks learn to tell ten kinds of organisms apart, at any orientation", flush=True)
     todo = []
     for row, options in DEMO.items():
-        config = config_for("synthetic", row, 0, {"epochs": 8, "eval_points": 4, **options})
+        config = config_for("synthetic", row, 0, {"eval_points": 6, **options})
         todo.append((config, root / "synthetic" / row / "seed0"))
     with Bars(interval=5.0) as bars:
         sweep(todo, jobs or os.cpu_count() or 1, bars)
@@ -97,14 +97,12 @@ def run_demo(root: Path, jobs: int | None) -> None:
 
 
 def _print_table(root: Path, experiment: str) -> None:
-    lines = tables.lines_of(root, experiment)
-    texts = [tables.cells(line) for line in lines]
-    used = [i for i in range(len(tables.HEADER)) if i < 4 or any(text[i] for text in texts)]
+    header, *rows = tables.shown(tables.lines_of(root, experiment))
     table = Table(title=experiment)
-    for i in used:
-        table.add_column(tables.HEADER[i], justify="left" if i == 0 else "right", no_wrap=True)
-    for text in texts:
-        table.add_row(*(text[i] for i in used))
+    for name in header:
+        table.add_column(name, justify="left" if name == "row" else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
     console = Console()
     Console(width=max(console.width, 170) if not console.is_terminal else None).print(table)
 

@@ -68,7 +68,7 @@ PLANKTON_WARPS = {"shift": 10 / 95, "zoom": 1.6, "shear": 20.0, "stretch": 1.3, 
 EXPERIMENTS: dict[str, Experiment] = {
     "synthetic": Experiment(
         "organism-like shapes made from a seed; needs no files and trains in a minute",
-        replace(SMALL, side=29, stages=((16, 16), (32, 32), (32, 32)), hidden=(128, 128), outputs=10),
+        replace(SMALL, side=29, stages=((8, 8), (16, 16), (32, 32)), hidden=(128, 128), outputs=10),
         "synthetic",
         ("baseline", "baseline-linear", "baseline-half", "pool-mean", "roll-all-quarter", "roll-dense-half"),
         {"epochs": 12, "batch": 32, "divide_batch": False, "drops": (0.75, 0.92)}

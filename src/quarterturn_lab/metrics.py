@@ -72,8 +72,11 @@ def paired_t_test(differences: Sequence[float]) -> float | None:
         return None
     if sd == 0:
         return 0.0 if mean else 1.0
-    freedom = len(differences) - 1
-    t = abs(mean) / (sd / math.sqrt(len(differences)))
+    return two_tails(abs(mean) / (sd / math.sqrt(len(differences))), len(differences) - 1)
+
+
+def two_tails(t: float, freedom: int) -> float:
+    """The probability that Student's t is further from zero than this."""
     # With t = sqrt(freedom) tan(angle) the density is cos(angle)^(freedom - 1) up to a constant: Simpson's rule.
     angles = np.linspace(0.0, math.atan(t / math.sqrt(freedom)), 2001)
     heights = np.cos(angles) ** (freedom - 1)

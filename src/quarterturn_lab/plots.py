@@ -71,7 +71,7 @@ def turned_examples(images: Array, degrees: Sequence[float], truths: Sequence[st
     count, angles = images.shape[:2]
     with plt.rc_context({**STYLE, "axes.grid": False}):
         figure, grid = plt.subplots(
-            count, angles, figsize=(1.32 * angles, (1.32 + 0.17 * len(answers)) * count), squeeze=False
+            count, angles, figsize=(1.32 * angles, (1.25 + 0.17 * len(answers)) * count), squeeze=False
         )
         for i in range(count):
             for j in range(angles):
@@ -96,7 +96,7 @@ def turned_examples(images: Array, degrees: Sequence[float], truths: Sequence[st
                         fontsize=6.5,
                         color="#1b7837" if right else "#b2182b",
                     )
-        figure.subplots_adjust(wspace=0.25, hspace=0.08 + 0.17 * len(answers))
+        figure.subplots_adjust(wspace=0.25, hspace=0.05 + 0.14 * len(answers))
         return svg(figure)
 
 
@@ -104,9 +104,7 @@ def filters(weights: Array, title: str) -> str:
     """`(filters, orientations, k, k)`: a column for each filter, a line for each orientation."""
     count, orientations = weights.shape[:2]
     with plt.rc_context({**STYLE, "axes.grid": False}):
-        figure, grid = plt.subplots(
-            orientations, count, figsize=(0.52 * count, 0.52 * orientations + 0.3), squeeze=False
-        )
+        figure, grid = plt.subplots(orientations, count, figsize=(0.6 * count, 0.6 * orientations), squeeze=False)
         for column in range(count):
             limit = float(np.abs(weights[column]).max()) or 1.0
             for line in range(orientations):

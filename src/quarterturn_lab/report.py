@@ -67,8 +67,7 @@ def section(root: Path, experiment: str, data_folder: str | None) -> Section:
     made = Section(
         experiment,
         EXPERIMENTS[experiment].about,
-        tables.HEADER,
-        [tables.cells(line) for line in lines],
+        *_head_and_rows(lines),
         tables.markdown(lines),
         _facts(first),
     )
@@ -83,6 +82,11 @@ def section(root: Path, experiment: str, data_folder: str | None) -> Section:
     made.figures.append(_examples(opened))
     made.figures += _filters(opened)
     return made
+
+
+def _head_and_rows(lines: list[tables.Line]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    header, *rows = tables.shown(lines)
+    return header, rows
 
 
 def _facts(path: Path) -> list[tuple[str, str]]:
@@ -179,6 +183,6 @@ def _filters(opened: Opened) -> list[tuple[str, str, str]]:
         some = weight.detach()[:16, :1]
         turns = [qt.act(some, group, group.inverse[h])[:, 0] for h in range(group.order)]
         picture = plots.filters(torch.stack(turns, dim=1).double().numpy(), "")
-        text = f"The first layer of {label}: a column for each learnt filter, a line for each of its {group.order} orientations."
+        text = f"The first layer: a column for each learnt filter, a line for each of its {group.order} orientations."
         figures.append((f"Learnt filters of {label}", text, picture))
     return figures

@@ -130,8 +130,16 @@ def cells(line: Line) -> tuple[str, ...]:
     )
 
 
+def shown(lines: list[Line]) -> list[tuple[str, ...]]:
+    """Header and lines as text, without the columns that are empty."""
+    rows = [cells(line) for line in lines]
+    used = [i for i in range(len(HEADER)) if any(row[i] for row in rows)]
+    return [tuple(row[i] for i in used) for row in (HEADER, *rows)]
+
+
 def markdown(lines: list[Line]) -> str:
-    rows = [HEADER, ("---",) * len(HEADER), *map(cells, lines)]
+    header, *texts = shown(lines)
+    rows = [header, ("---",) * len(header), *texts]
     note = NOTES + (" " + PAPER_NOTE if any(line.paper for line in lines) else "")
     return "\n".join("| " + " | ".join(row) + " |" for row in rows) + f"\n\n{note}\n"
 
