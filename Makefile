@@ -35,6 +35,7 @@ format: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python bench/ops.py
+	$(BIN)/python bench/modes.py --batch 32
 	$(BIN)/python bench/tables.py
 
 clean:

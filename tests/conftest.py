@@ -1,10 +1,12 @@
-"""Every test starts from the same random numbers."""
+"""Every test starts from the same random numbers, and small tensors are not worth a second thread."""
 
 import os
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)

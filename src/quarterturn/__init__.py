@@ -7,6 +7,7 @@ from quarterturn.conv import DepthwiseConv as DepthwiseConv
 from quarterturn.conv import RollConv as RollConv
 from quarterturn.conv import SliceConv as SliceConv
 from quarterturn.dense import RollLinear as RollLinear
+from quarterturn.errors import ConversionError as ConversionError
 from quarterturn.errors import GroupError as GroupError
 from quarterturn.errors import NotEquivariantError as NotEquivariantError
 from quarterturn.errors import OptionError as OptionError
@@ -40,6 +41,8 @@ from quarterturn.ops import roll as roll
 from quarterturn.ops import slice as slice
 from quarterturn.ops import stack as stack
 from quarterturn.ops import unstack as unstack
+from quarterturn.plain import export as export
+from quarterturn.plain import to_plain as to_plain
 from quarterturn.spatial import AdaptiveAvgPool as AdaptiveAvgPool
 from quarterturn.spatial import AdaptiveMaxPool as AdaptiveMaxPool
 from quarterturn.spatial import AvgPool as AvgPool

@@ -57,7 +57,7 @@ def equivariance_error(
     inputs = x if isinstance(x, tuple) else (x,)
     _check_that_turning_changes(inputs, group, input_kind)
     absolute, relative = [], []
-    with _in_eval_mode(model), torch.no_grad():
+    with in_eval_mode(model), torch.no_grad():
         output = list(_tensors(model(*inputs)))
         for g in range(group.order):
             turned = list(_tensors(model(*_turned(inputs, group, g, input_kind))))
@@ -140,6 +140,11 @@ def _distance(expected: list[Tensor], got: list[Tensor]) -> tuple[float, float]:
     return gap, size
 
 
+def largest_difference(expected: Any, got: Any) -> tuple[float, float]:
+    """The largest difference between two outputs, tensors or containers of them, and the largest value in them."""
+    return _distance(list(_tensors(expected)), list(_tensors(got)))
+
+
 def _larger(a: float, b: float) -> float:
     return b if math.isnan(b) or b > a else a
 
@@ -159,7 +164,8 @@ def _tensors(output: Any) -> Iterator[Tensor]:
 
 
 @contextmanager
-def _in_eval_mode(model: Callable[..., Any]) -> Iterator[None]:
+def in_eval_mode(model: Callable[..., Any]) -> Iterator[None]:
+    """Run a model in eval mode, and give each of its modules its mode back."""
     modes = {m: m.training for m in model.modules()} if isinstance(model, nn.Module) else {}
     try:
         for module in modes:
@@ -197,7 +203,7 @@ def _find_culprit(
     if not isinstance(model, nn.Module):
         return "it is no nn.Module, so its layers cannot be looked at"
     kinds: tuple[ops.Kind, ...] = ("scalar", "vector") if "vector" in (kind, input_kind) else ("scalar",)
-    with _in_eval_mode(model), torch.no_grad():
+    with in_eval_mode(model), torch.no_grad():
         calls = _record(model, inputs)
         calls_turned = _record(model, _turned(inputs, group, h, input_kind))
     if [call.path for call in calls] != [call.path for call in calls_turned]:

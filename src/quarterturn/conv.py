@@ -7,7 +7,6 @@ maps, and takes maps that are not square. Names and shapes of the parameters do 
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -18,7 +17,7 @@ from quarterturn import ops
 from quarterturn.errors import OptionError, unknown
 from quarterturn.filters import Rotate, check_features, check_rotate, roll_filters, select_orientations, slice_filters
 from quarterturn.groups import Group
-from quarterturn.windows import Padding, Placed, Placement, by_placement, describe, pad, placement, windows_for
+from quarterturn.windows import Padding, Placement, by_placement, describe, pad, placement, windows_for
 
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
@@ -84,7 +83,7 @@ class _Convolution(nn.Module):
             maps, filters = self.filters_input(x, orientations), self.turned_filters(orientations)
             return convolve(maps, filters, bias, where, maps.shape[1] // filters.shape[1], self.padding_mode)
 
-        return by_placement(x, self.group, self.windows, run)
+        return by_placement(self.group, x.shape[2:], self.windows, run)
 
     def extra_repr(self) -> str:
         parts = [self.group.name, str(self.in_features), str(self.out_features), describe(self.windows)]
@@ -206,20 +205,12 @@ def convolve(
     x: Tensor, weight: Tensor, bias: Tensor | None, where: Placement, groups: int, mode: PaddingMode = "zeros"
 ) -> Tensor:
     """torch's convolution with its windows where they are asked for; without a copy where torch's own padding does."""
-    sizes = x.shape[2:]
-    pads = [placed.pads(n) for placed, n in zip(where, sizes, strict=True)]
-    padding = [left for left, _ in pads]
-    if mode != "zeros" or not all(map(_is_torchs_own, where, sizes)):
-        x = pad(x, pads, mode)
-        padding = [0] * len(sizes)
+    padding = [placed.padding for placed in where]
+    if mode != "zeros" or None in padding:
+        x = pad(x, [placed.pads(n) for placed, n in zip(where, x.shape[2:], strict=True)], mode)
+        padding = [0] * len(where)
     stride, dilation = [p.window.stride for p in where], [p.window.dilation for p in where]
-    return CONVOLUTIONS[len(sizes)](x, weight, bias, stride, padding, dilation, groups)
-
-
-def _is_torchs_own(placed: Placed, n: int) -> bool:
-    """Whether the same padding at both ends gives these windows."""
-    p = -placed.start
-    return p >= 0 and replace(placed.window, before=p, after=p).count(n) == placed.count
+    return CONVOLUTIONS[len(where)](x, weight, bias, stride, padding, dilation, groups)
 
 
 def reset_parameters(weight: Tensor, bias: Tensor | None, fan_in: int) -> None:

@@ -20,6 +20,10 @@ class OptionError(QuarterturnError):
     """An option with a value that is not one of its choices, or that does not go with the others."""
 
 
+class ConversionError(QuarterturnError):
+    """A network that cannot be converted; the message lists all that stands in the way."""
+
+
 class NotEquivariantError(QuarterturnError):
     """A network that is not equivariant; the message names the first layer that breaks it."""
 

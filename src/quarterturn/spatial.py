@@ -129,40 +129,43 @@ def _pooled(
     group: Group,
     rotate: Rotate,
     windows: tuple[Window, ...],
-    pool: Callable[[Tensor, Placement], Tensor],
+    pool: Callable[[Tensor, Placement, Sequence[int]], Tensor],
     place: Place = slide,
 ) -> Tensor:
     _check_maps(x, group, rotate)
     if rotate == "maps":
-        return pool(x, placement(group.elements[0], x.shape[2:], windows, place))
+        return pool(x, placement(group.elements[0], x.shape[2:], windows, place), x.shape[2:])
 
     def run(where: Placement, orientations: list[int]) -> Tensor:
-        return pool(select_orientations(x, group, orientations), where)
+        return pool(select_orientations(x, group, orientations), where, x.shape[2:])
 
-    return by_placement(x, group, windows, run, place)
+    return by_placement(group, x.shape[2:], windows, run, place)
 
 
-def max_pool(x: Tensor, where: Placement) -> Tensor:
+def max_pool(x: Tensor, where: Placement, sizes: Sequence[int]) -> Tensor:
     """torch's max pooling with its windows where they are asked for; what lies outside is never the maximum."""
-    pads = [placed.pads(n) for placed, n in zip(where, x.shape[2:], strict=True)]
+    padding = [placed.padding for placed in where]
+    if None in padding:
+        x = pad(x, [placed.pads(n) for placed, n in zip(where, sizes, strict=True)], value=-torch.inf)
+        padding = [0] * len(where)
     size, stride, dilation = ([getattr(p.window, name) for p in where] for name in ("size", "stride", "dilation"))
-    return MAX_POOL[len(where)](pad(x, pads, value=-torch.inf), size, stride, 0, dilation)
+    return MAX_POOL[len(where)](x, size, stride, padding, dilation)
 
 
-def avg_pool(x: Tensor, where: Placement) -> Tensor:
+def avg_pool(x: Tensor, where: Placement, sizes: Sequence[int]) -> Tensor:
     """torch's average pooling with its windows where they are asked for.
 
     Of what lies outside the map, only the windows' own padding counts in the mean, as zeros.
     """
-    pads = [placed.pads(n) for placed, n in zip(where, x.shape[2:], strict=True)]
+    pads = [placed.pads(n) for placed, n in zip(where, sizes, strict=True)]
     size, stride = [p.window.size for p in where], [p.window.stride for p in where]
     run = AVG_POOL[len(where)]
     mean = run(pad(x, pads), size, stride)
     counted = [(p.window.before, p.window.after) for p in where]
     rest = [(left - before, right - after) for (left, right), (before, after) in zip(pads, counted, strict=True)]
-    if all(amount <= 0 for pair in rest for amount in pair):
+    if all(isinstance(amount, int) and amount <= 0 for pair in rest for amount in pair):
         return mean
-    ones = x.new_ones(1, 1, *(n + before + after for n, (before, after) in zip(x.shape[2:], counted, strict=True)))
+    ones = x.new_ones(1, 1, *(n + before + after for n, (before, after) in zip(sizes, counted, strict=True)))
     return mean / run(pad(ones, rest), size, stride)
 
 

@@ -90,7 +90,7 @@ class RollConvTranspose(nn.Module):
             filters = roll_filters(self.weight, self.group, orientations, transposed=True)
             return convolve_transposed(x, filters, bias, where, self.groups)
 
-        return by_placement(x, self.group, windows, run, spread)
+        return by_placement(self.group, x.shape[2:], windows, run, spread)
 
     def extra_repr(self) -> str:
         parts = [self.group.name, str(self.in_features), str(self.out_features), describe(self.windows)]
@@ -103,7 +103,7 @@ class RollConvTranspose(nn.Module):
 def spread(window: Window, n: int, mirrored: bool) -> Placed:
     """The windows of transposed convolutions: where the output begins in what they spread out, and how long it is."""
     count = (n - 1) * window.stride + window.span - window.before - window.after
-    if count < 1:
+    if isinstance(count, int) and count < 1:
         raise ShapeError(
             f"a transposed convolution of {n} positions with a padding of {window.before} and {window.after} leaves "
             "nothing: use less padding"

@@ -9,6 +9,7 @@ turned filters equal to turned maps, to rounding, at every size.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -36,23 +37,24 @@ class Window:
         return self.dilation * (self.size - 1) + 1
 
     def count(self, n: int) -> int:
-        """How many windows fit along an axis of n positions, as torch counts them."""
+        """How many windows fit along an axis of n positions, as torch counts them. No branch depends on n."""
         room = n + self.before + self.after - self.span
-        if room < 0:
-            raise ShapeError(
-                f"a window over {self.span} positions does not fit into {n} with a padding of {self.before} and "
-                f"{self.after}: use a smaller kernel, more padding or a larger input"
-            )
         if self.stride == 1:
             return room + 1
         if not self.ceil:
             return room // self.stride + 1
-        count = -(-room // self.stride) + 1
-        return count - 1 if (count - 1) * self.stride >= n + self.before else count  # not wholly in the padding
+        steps = (room + self.stride - 1) // self.stride
+        if self.span < self.stride + self.after:  # the last window might begin beyond the map: torch drops it
+            steps = torch.sym_min(steps, (n + self.before - 1) // self.stride)
+        return steps + 1
 
     def start(self, n: int, mirrored: bool) -> int:
         """Where the first window begins in the input's frame, for a pathway that sees this axis reversed or not."""
-        return n - self.span + self.before - (self.count(n) - 1) * self.stride if mirrored else -self.before
+        if not mirrored:
+            return -self.before
+        if self.stride == 1:
+            return -self.after
+        return n - self.span + self.before - (self.count(n) - 1) * self.stride
 
 
 @dataclass(frozen=True)
@@ -62,12 +64,13 @@ class Placed:
     window: Window
     start: int
     count: int
+    padding: int | None = None  # torch's own padding, the same at both ends, if it gives these windows
 
     def pads(self, n: int) -> tuple[int, int]:
         """How much to add before and after n positions (to cut, where negative) so that no more padding is needed."""
         left = -self.start
         right = (self.count - 1) * self.window.stride + self.window.span - n - left
-        return left, max(right, 0)
+        return left, max(right, 0) if isinstance(right, int) else right  # positions left over do no harm
 
 
 Placement = tuple[Placed, ...]
@@ -76,13 +79,28 @@ Place = Callable[[Window, int, bool], Placed]
 
 def slide(window: Window, n: int, mirrored: bool) -> Placed:
     """The windows of a pathway that sees an axis of n positions reversed or not; their padding is worked in."""
-    return Placed(replace(window, before=0, after=0, ceil=False), window.start(n, mirrored), window.count(n))
+    _check_fit(window, n)
+    start, count = window.start(n, mirrored), window.count(n)
+    if isinstance(n, int):
+        same = start <= 0 and replace(window, before=-start, after=-start, ceil=False).count(n) == count
+    else:
+        same = window.stride == 1 and window.before == window.after
+    return Placed(replace(window, before=0, after=0, ceil=False), start, count, -start if same else None)
 
 
 def slide_and_keep_padding(window: Window, n: int, mirrored: bool) -> Placed:
     """The same, with the padding in the input's frame: average pooling counts padded positions."""
+    _check_fit(window, n)
     before, after = (window.after, window.before) if mirrored else (window.before, window.after)
     return Placed(replace(window, before=before, after=after, ceil=False), window.start(n, mirrored), window.count(n))
+
+
+def _check_fit(window: Window, n: int) -> None:
+    if isinstance(n, int) and n + window.before + window.after < window.span:
+        raise ShapeError(
+            f"a window over {window.span} positions does not fit into {n} with a padding of {window.before} and "
+            f"{window.after}: use a smaller kernel, more padding or a larger input"
+        )
 
 
 def placement(element: Element, sizes: Sequence[int], windows: Sequence[Window], place: Place = slide) -> Placement:
@@ -99,27 +117,34 @@ def placements(
 ) -> list[tuple[Placement, list[int]]]:
     """Which orientations put their windows where: one entry means that one convolution does for all of them.
 
+    Sizes that are no numbers yet, as a compiler has them, do not decide anything: orientations that might differ count
+    as different.
+
     >>> from quarterturn import C4
     >>> [len(placements(C4, (n, n), [Window(3, stride=2)] * 2)) for n in (9, 8)]  # a symmetric grid and one that is not
     [1, 4]
     """
-    found: list[tuple[Placement, list[int]]] = []
+    found: dict[object, tuple[Placement, list[int]]] = {}
     for h, element in enumerate(group.elements):
         mine = placement(element, sizes, windows, place)
-        first = found[0][0] if found else mine
-        if any(p.count != q.count for p, q in zip(mine, first, strict=True)):
-            raise ShapeError(
-                f"orientation {group.elements[0]} of {group.name} would come out as {_shape(first)} and {element} as "
-                f"{_shape(mine)}, and maps of different shapes cannot be stacked: give the axes that the group "
-                "exchanges the same kernel, stride and padding, or such that all outputs have one shape"
-            )
-        for theirs, orientations in found:
-            if mine == theirs:
-                orientations.append(h)
-                break
+        first = next(iter(found.values()))[0] if found else mine
+        if all(isinstance(n, int) for n in sizes):
+            key: object = mine
+            if any(p.count != q.count for p, q in zip(mine, first, strict=True)):
+                raise ShapeError(
+                    f"orientation {group.elements[0]} of {group.name} would come out as {_shape(first)} and {element} "
+                    f"as {_shape(mine)}, and maps of different shapes cannot be stacked: give the axes that the group "
+                    "exchanges the same kernel, stride and padding, or such that all outputs have one shape"
+                )
         else:
-            found.append((mine, [h]))
-    return found
+            key = tuple(sorted((abs(a), w, _differs(w) and a < 0) for w, a in zip(windows, element, strict=True)))
+        found.setdefault(key, (mine, []))[1].append(h)
+    return list(found.values())
+
+
+def _differs(window: Window) -> bool:
+    """Whether it may matter from which end it begins."""
+    return window.stride != 1 or window.before != window.after
 
 
 def _shape(placement: Placement) -> str:
@@ -127,8 +152,8 @@ def _shape(placement: Placement) -> str:
 
 
 def by_placement(
-    x: Tensor,
     group: Group,
+    sizes: Sequence[int],
     windows: Sequence[Window],
     run: Callable[[Placement, list[int]], Tensor],
     place: Place = slide,
@@ -137,14 +162,14 @@ def by_placement(
 
     `run(placement, orientations)` gives (N, C*H, *S) for H orientations, orientation the fastest index.
     """
-    found = placements(group, x.shape[2:], windows, place)
+    found = placements(group, sizes, windows, place)
     if len(found) == 1:
         return run(*found[0])
     parts: dict[int, Tensor] = {}
     for where, orientations in found:
         out = run(where, orientations)
         split = out.unflatten(1, (out.shape[1] // len(orientations), len(orientations)))
-        parts.update(zip(orientations, split.unbind(2), strict=True))
+        parts.update((h, split.select(2, i)) for i, h in enumerate(orientations))
     return join_orientations(parts)
 
 
@@ -197,7 +222,7 @@ def per_axis(group: Group, name: str, value: int | Sequence[int], least: int) ->
 def pad(x: Tensor, pads: Sequence[tuple[int, int]], mode: str = "zeros", value: float = 0.0) -> Tensor:
     """Add before and after each axis; cut, where negative."""
     flat = [amount for pair in reversed(pads) for amount in pair]
-    if not any(flat):
+    if all(isinstance(amount, int) and amount == 0 for amount in flat):
         return x
     if mode == "zeros":
         return F.pad(x, flat, value=value)
