@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help test test-slow check format bench clean
+.PHONY: help demo test test-slow check format bench clean
 help:
+	@echo "make demo       three networks on the embedded set, a table and a report, in minutes"
 	@echo "make test       the whole test suite (makes .venv first where there is none)"
 	@echo "make test-slow  longer checks, run before a change is called done"
 	@echo "make check      format, lint and types"
@@ -15,8 +16,11 @@ help:
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev,lab]"
 	touch $@
+
+demo: $(INSTALLED)
+	$(BIN)/quarterturn demo
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto
@@ -36,6 +40,7 @@ format: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python bench/ops.py
 	$(BIN)/python bench/modes.py --batch 32
+	$(BIN)/python bench/training.py
 	$(BIN)/python bench/tables.py
 
 clean:

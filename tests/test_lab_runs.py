@@ -360,6 +360,43 @@ def test_a_sweep_reuses_resumes_and_names_failures(tmp_path: Path, capsys: pytes
         sweep([(tiny(lr=0.5), tmp_path / "good/seed0")], 1, bars)
 
 
+def test_a_worker_does_not_outlive_the_one_who_started_it(tmp_path: Path) -> None:
+    config = tiny(epochs=100_000, checkpoint_seconds=0.0)
+    code = (
+        "import subprocess, sys; p = subprocess.Popen([sys.executable, '-m', 'quarterturn_lab.worker', sys.argv[1]],"
+        "stdin=subprocess.PIPE); p.stdin.write(sys.stdin.buffer.read()); p.stdin.close(); print(p.pid, flush=True); p.wait()"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    parent.stdin.write(config.model_dump_json().encode())
+    parent.stdin.close()
+    child = int(parent.stdout.readline())
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "checkpoint.pt").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    while running(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not running(child)
+    assert (tmp_path / "checkpoint.pt").exists()
+    with runs.locked(tmp_path):
+        pass
+
+
+def running(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
 def test_plain_lines_when_piped(capsys: pytest.CaptureFixture[str]) -> None:
     with Bars(interval=0.0) as bars:
         bars.update("net", 1, 4, 2.0, 32)

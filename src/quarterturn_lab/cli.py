@@ -1,5 +1,6 @@
 """The command `quarterturn`. Heavy imports are inside the commands, so that --help is quick."""
 
+import signal
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -336,6 +337,7 @@ def _given(options: Options) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; a user's mistake is one message and code 2."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a sweep ends its runs first
     try:
         app(arguments)
     except KeyboardInterrupt:

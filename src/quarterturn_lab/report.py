@@ -147,8 +147,8 @@ def _sensitivity(opened: Opened) -> tuple[str, str, str]:
         series[label] = (change.mean(1), *np.quantile(change, (0.25, 0.75), axis=1))
     text = (
         "How far the predicted probabilities move from those for the image as it is (total variation: 0 is no change, "
-        "1 is all of it), mean and quartiles over 100 test images. Networks with pathways come back to zero at every "
-        "quarter turn; between, the image itself is interpolated."
+        "1 is all of it), mean and quartiles over up to 100 test images. A network that is invariant to quarter turns "
+        "comes back to zero at each of them; between, the image itself is interpolated."
     )
     return "Rotation sensitivity", text, plots.sensitivity(ANGLES, series, "")
 

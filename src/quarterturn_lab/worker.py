@@ -1,6 +1,7 @@
 """One run in a process of its own: `python -m quarterturn_lab.worker DIRECTORY`, its config as JSON on the input."""
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -11,11 +12,13 @@ def main() -> int:
     from quarterturn_lab.config import read
     from quarterturn_lab.runs import run
 
-    directory = Path(sys.argv[1])
+    directory, parent = Path(sys.argv[1]), os.getppid()
     told = 0.0
 
     def tell(step: int, total: int, loss: float) -> None:
         nonlocal told
+        if os.getppid() != parent:  # whoever started this run is gone; its checkpoint stays
+            raise SystemExit(3)
         if step == total or time.monotonic() - told > 0.5:
             told = time.monotonic()
             scratch = directory / ".progress.json"
