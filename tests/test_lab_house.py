@@ -7,9 +7,10 @@ ROOT = Path(__file__).parent.parent / "src"
 LAB = ROOT / "quarterturn_lab"
 
 # A module may import those before it.
-ORDER = """errors seeds files nets config experiments layers build augment metrics
+MODULES = """errors seeds files nets config experiments layers build augment metrics
     data.dataset data.cache data.splits data.images data.folder data.plankton data.mnist data.synthetic data
-    loop runs worker progress sweep tables layerwise plots report inspect doctor commands cli""".split()
+    loop runs worker progress sweep tables layerwise plots report inspect doctor commands cli"""
+ORDER = MODULES.split()
 
 
 def module_name(path: Path) -> str:

@@ -364,7 +364,8 @@ def test_a_worker_does_not_outlive_the_one_who_started_it(tmp_path: Path) -> Non
     config = tiny(epochs=100_000, checkpoint_seconds=0.0)
     code = (
         "import subprocess, sys; p = subprocess.Popen([sys.executable, '-m', 'quarterturn_lab.worker', sys.argv[1]],"
-        "stdin=subprocess.PIPE); p.stdin.write(sys.stdin.buffer.read()); p.stdin.close(); print(p.pid, flush=True); p.wait()"
+        "stdin=subprocess.PIPE); p.stdin.write(sys.stdin.buffer.read()); p.stdin.close(); print(p.pid, flush=True);"
+        "p.wait()"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)],
