@@ -41,6 +41,7 @@ bench: $(INSTALLED)
 	$(BIN)/python bench/ops.py
 	$(BIN)/python bench/modes.py --batch 32
 	$(BIN)/python bench/training.py
+	$(BIN)/python bench/export.py
 	$(BIN)/python bench/tables.py
 
 clean:

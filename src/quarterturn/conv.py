@@ -17,7 +17,7 @@ from quarterturn import ops
 from quarterturn.errors import OptionError, unknown
 from quarterturn.filters import Rotate, check_features, check_rotate, roll_filters, select_orientations, slice_filters
 from quarterturn.groups import Group
-from quarterturn.windows import Padding, Placement, by_placement, describe, pad, placement, windows_for
+from quarterturn.windows import Padding, Placement, by_placement, describe, pad_for, placement, windows_for
 
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
@@ -207,7 +207,7 @@ def convolve(
     """torch's convolution with its windows where they are asked for; without a copy where torch's own padding does."""
     padding = [placed.padding for placed in where]
     if mode != "zeros" or None in padding:
-        x = pad(x, [placed.pads(n) for placed, n in zip(where, x.shape[2:], strict=True)], mode)
+        x = pad_for(x, where, x.shape[2:], mode)
         padding = [0] * len(where)
     stride, dilation = [p.window.stride for p in where], [p.window.dilation for p in where]
     return CONVOLUTIONS[len(where)](x, weight, bias, stride, padding, dilation, groups)

@@ -145,7 +145,7 @@ def _pooled(
 def max_pool(x: Tensor, where: Placement, sizes: Sequence[int]) -> Tensor:
     """torch's max pooling with its windows where they are asked for; what lies outside is never the maximum."""
     padding = [placed.padding for placed in where]
-    if None in padding:
+    if any(p is None or 2 * p > placed.window.size for p, placed in zip(padding, where, strict=True)):
         x = pad(x, [placed.pads(n) for placed, n in zip(where, sizes, strict=True)], value=-torch.inf)
         padding = [0] * len(where)
     size, stride, dilation = ([getattr(p.window, name) for p in where] for name in ("size", "stride", "dilation"))

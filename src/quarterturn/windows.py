@@ -7,7 +7,7 @@ turned filters equal to turned maps, to rounding, at every size.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -65,6 +65,7 @@ class Placed:
     start: int
     count: int
     padding: int | None = None  # torch's own padding, the same at both ends, if it gives these windows
+    ends: tuple[int, int] = field(default=(0, 0), compare=False)  # the padding before and after, in the input's frame
 
     def pads(self, n: int) -> tuple[int, int]:
         """How much to add before and after n positions (to cut, where negative) so that no more padding is needed."""
@@ -85,7 +86,8 @@ def slide(window: Window, n: int, mirrored: bool) -> Placed:
         same = start <= 0 and replace(window, before=-start, after=-start, ceil=False).count(n) == count
     else:
         same = window.stride == 1 and window.before == window.after
-    return Placed(replace(window, before=0, after=0, ceil=False), start, count, -start if same else None)
+    ends = (window.after, window.before) if mirrored else (window.before, window.after)
+    return Placed(replace(window, before=0, after=0, ceil=False), start, count, -start if same else None, ends)
 
 
 def slide_and_keep_padding(window: Window, n: int, mirrored: bool) -> Placed:
@@ -219,16 +221,21 @@ def per_axis(group: Group, name: str, value: int | Sequence[int], least: int) ->
     return values
 
 
-def pad(x: Tensor, pads: Sequence[tuple[int, int]], mode: str = "zeros", value: float = 0.0) -> Tensor:
+def pad(x: Tensor, pads: Sequence[tuple[int, int]], value: float = 0.0) -> Tensor:
     """Add before and after each axis; cut, where negative."""
     flat = [amount for pair in reversed(pads) for amount in pair]
-    if all(isinstance(amount, int) and amount == 0 for amount in flat):
-        return x
+    return x if all(isinstance(amount, int) and amount == 0 for amount in flat) else F.pad(x, flat, value=value)
+
+
+def pad_for(x: Tensor, where: Placement, sizes: Sequence[int], mode: str = "zeros") -> Tensor:
+    """Padded and cut so that the windows need no more padding; other modes than zeros first pad as they are told."""
+    pads = [placed.pads(n) for placed, n in zip(where, sizes, strict=True)]
     if mode == "zeros":
-        return F.pad(x, flat, value=value)
-    added, cut = [max(amount, 0) for amount in flat], [min(amount, 0) for amount in flat]
-    x = F.pad(x, added, mode=mode) if any(added) else x
-    return F.pad(x, cut) if any(cut) else x
+        return pad(x, pads)
+    ends = [placed.ends for placed in where]
+    if any(map(any, ends)):
+        x = F.pad(x, [amount for pair in reversed(ends) for amount in pair], mode=mode)
+    return pad(x, [(left - a, right - b) for (left, right), (a, b) in zip(pads, ends, strict=True)])
 
 
 def describe(windows: Sequence[Window]) -> str:

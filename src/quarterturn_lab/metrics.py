@@ -84,4 +84,4 @@ def two_tails(t: float, freedom: int) -> float:
     weights[[0, -1]] = 1.0
     area = float((weights * heights).sum()) * (angles[1] - angles[0]) / 3
     constant = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
-    return max(0.0, 1 - 2 * constant * area)
+    return max(0.0, float(1 - 2 * constant * area))

@@ -78,8 +78,7 @@ def turned_examples(images: Array, degrees: Sequence[float], truths: Sequence[st
                 axes = grid[i, j]
                 axes.imshow(images[i, j], cmap="gray_r", vmin=0, interpolation="nearest")
                 axes.set(xticks=[], yticks=[])
-                for spine in axes.spines.values():
-                    spine.set_visible(False)
+                axes.spines[:].set_visible(False)
                 if i == 0:
                     axes.set_title(f"{degrees[j]:.0f}°", fontsize=8)
                 if j == 0:
@@ -111,6 +110,7 @@ def filters(weights: Array, title: str) -> str:
                 axes = grid[line, column]
                 axes.imshow(weights[column, line], cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
                 axes.set(xticks=[], yticks=[])
+                axes.spines[:].set(visible=True, color="#999999", linewidth=0.5)
         figure.suptitle(title, fontsize=9)
         return svg(figure)
 

@@ -18,7 +18,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from quarterturn.check import TOLERANCES, in_eval_mode, largest_difference
 from quarterturn.errors import ConversionError, ShapeError
-from quarterturn.plain.rules import is_known, rule_for
+from quarterturn.plain.rules import has_rule, rule_for
 from quarterturn.plain.values import Refusal, Value, Writer, stacked, unflattened
 
 POINTWISE_FUNCTIONS = {
@@ -109,8 +109,6 @@ class _Builder:
         args = fx.node.map_arg(node.args, lambda n: self.values[n])
         kwargs = fx.node.map_arg(node.kwargs, lambda n: self.values[n])
         if any(v.failed for v in _leaves([args, kwargs])):
-            if node.op == "call_module" and not is_known(self.modules[str(node.target)]):
-                self.refuse(node, "this layer is not known")
             return Value(None, failed=True)
         try:
             match node.op:
@@ -128,7 +126,8 @@ class _Builder:
                     return self.function(node, args, kwargs)
         except Refusal as why:
             self.refuse(node, str(why))
-            return Value(None, failed=True)
+            unknown = node.op == "call_module" and not has_rule(self.modules[str(node.target)])
+            return args[0] if unknown and args else Value(None, failed=True)  # so that all unknown layers are listed
 
     def refuse(self, node: fx.Node, why: str) -> None:
         if node.op == "call_module":

@@ -1,9 +1,10 @@
 """The whole chain to a file: plain network, torch.export, ONNX, and a comparison with the network that it came from."""
 
+import io
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any, Literal
 
@@ -109,7 +110,7 @@ def _of_another_shape(plain: nn.Module, example: Tensor) -> Tensor:
         sizes = [factor * example.shape[2] + step, *example.shape[3:]]
         x = torch.randn(2, example.shape[1], *sizes, dtype=example.dtype)
         try:
-            with torch.no_grad():
+            with torch.no_grad(), redirect_stderr(io.StringIO()):  # a traced module prints what fails
                 plain(x)
         except RuntimeError:
             continue

@@ -1,6 +1,8 @@
 """The tensors of a network on its way out, and the plain network that is written for them."""
 
+import copy
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -93,3 +95,30 @@ def unflattened(value: Value) -> Value:
     if value.group is not None and (value.sizes is None or math.prod(value.sizes) != 1):
         raise Refusal("flattened maps of pathways must go into a linear layer, or be of one position")
     return replace(value, proxy=value.proxy.flatten(1), flat=False, sizes=None, dense=True)
+
+
+# --- what the rules share ---------------------------------------------------------------------------------------------
+
+
+def kept(w: Writer, path: str, module: nn.Module, value: Value) -> Value:
+    """The layer as it is: it treats features alike, or the tensor is an ordinary one."""
+    value = unflattened(value) if value.group is None else value
+    return replace(value, proxy=w.call(path, copy.deepcopy(module), value.proxy), sizes=None, features=None)
+
+
+def oriented(module: Any, value: Value) -> Value:
+    """The input of one of our layers, as a value with a group: filters mode gives its tensors stacked."""
+    if value.group is None and module.rotate == "filters":
+        return replace(value, group=module.group)
+    if value.group != module.group or module.rotate == "filters":
+        raise Refusal("it does not get the tensor that it needs: sliced for rotate='maps', stacked for 'filters'")
+    return value
+
+
+def left_as(module: Any, value: Value) -> Value:
+    """The output of one of our layers: in filters mode it is an ordinary tensor again."""
+    return replace(value, group=None, pending=None) if module.rotate == "filters" else value
+
+
+def sizes_of(value: Value, dim: int) -> Sequence[Any]:
+    return value.sizes if value.sizes is not None else [value.proxy.size(2 + axis) for axis in range(dim)]
