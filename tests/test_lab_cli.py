@@ -173,6 +173,8 @@ def test_the_papers_figures_stand_beside_plankton(finished: Path, tmp_path: Path
     target.parent.mkdir(parents=True)
     target.write_text(source.read_text().replace('"synthetic"', '"plankton"'))
     assert "0.6781 ± 0.0041" in tables.markdown(tables.lines_of(tmp_path, "plankton"))
+    target.write_text(target.read_text().replace('"C4"', '"D4"'))
+    assert "0.6781" not in tables.markdown(tables.lines_of(tmp_path, "plankton"))  # the paper had turns alone
 
 
 def test_the_report_is_one_page_that_needs_nothing_else(finished: Path, tmp_path: Path) -> None:

@@ -154,6 +154,17 @@ def test_a_run_interrupted_inside_an_epoch_goes_on_there(tmp_path: Path) -> None
     assert weights(tmp_path / "stopped") == weights(tmp_path / "whole")
 
 
+def test_a_run_killed_after_its_last_step_is_finished(tmp_path: Path) -> None:
+    first = runs.run(tiny(), tmp_path)
+    before = weights(tmp_path)
+    (tmp_path / "summary.json").unlink()
+    (tmp_path / "model.safetensors").unlink()
+    again = runs.run(tiny(), tmp_path)
+    assert again["test"] == first["test"]
+    assert weights(tmp_path) == before
+    assert len(losses(tmp_path)) == 3
+
+
 def test_a_directory_that_another_process_writes_to_is_refused(tmp_path: Path) -> None:
     with runs.locked(tmp_path):
         code = (
@@ -279,9 +290,11 @@ def test_every_image_is_seen_once_in_an_epoch() -> None:
     assert torch.equal(ahead[1][1], batches.make(4)[0])
 
 
-def test_bf16_is_an_option(tmp_path: Path) -> None:
-    assert np.isfinite(runs.run(tiny(precision="bf16"), tmp_path / "bf16")["test"]["cross_entropy"])
-    assert losses(tmp_path / "bf16") != losses_of_fp32(tmp_path)
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_is_an_option(precision: str, tmp_path: Path) -> None:
+    runs.run(tiny(precision=precision), tmp_path / "half")
+    assert losses(tmp_path / "half") != losses_of_fp32(tmp_path)
+    assert losses(tmp_path / "half") == pytest.approx(losses_of_fp32(tmp_path), rel=0.05)
 
 
 def losses_of_fp32(tmp_path: Path) -> list[float]:
@@ -419,6 +432,7 @@ def test_directories_say_what_differs() -> None:
 
     assert place("pool-mean") == "r/synthetic/pool-mean/seed0"
     assert place("pool-mean", net={"group": "D4"}, seed=2) == "r/synthetic/pool-mean-D4/seed2"
+    assert place("baseline", rotate="filters") == "r/synthetic/baseline/seed0"  # there is nothing to rotate
     assert place("pool-mean", rotate="filters") == "r/synthetic/pool-mean-filters/seed0"
     assert all(place(row) == f"r/synthetic/{row}/seed0" for row in ROWS)
 

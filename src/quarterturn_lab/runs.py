@@ -42,7 +42,7 @@ def directory_of(config: Config, root: Path) -> Path:
     row = config.row
     if config.net.group and config.net.group != ROWS[config.row].get("group"):
         row += f"-{config.net.group}"
-    if config.rotate != "maps":
+    if config.net.group and config.rotate != "maps":
         row += f"-{config.rotate}"
     if config.factory:
         row = config.factory.replace(":", ".")
@@ -134,7 +134,6 @@ def _finish(
 ) -> dict[str, Any]:
     _save(directory, net, state, records, data)
     some = data.train[:: max(1, len(data.train) // config.eval_train)][: config.eval_train]
-    pixels = net(loop.prepared(loop.fetch(data, data.test[:1], device), 1.0))
     wall = state.seconds["wall"]
     presented = len(data.train) * config.epochs
     result = {
@@ -143,7 +142,7 @@ def _finish(
         "seed": config.seed,
         "group": config.net.group,
         "rotate": config.rotate,
-        "outputs": pixels.shape[1],
+        "factory": config.factory,
         "parameters": sum(p.numel() for p in net.parameters()),
         "train_images": len(data.train),
         "test_images": len(data.test),

@@ -74,12 +74,18 @@ def _line(label: str, own: Summaries, baseline: Summaries, experiment: str) -> L
         turned=over_seeds("test_4_turns", "cross_entropy"),
         train=over_seeds("train", "cross_entropy"),
         cpu=over_seeds("cpu_seconds"),
-        paper=EXPERIMENTS[experiment].paper.get(label),
+        paper=_printed(own[0], experiment),
         difference=mean_sd(paired) if paired else None,
         pairs=len(paired),
         p_t=paired_t_test(paired) if paired else None,
         p_flip=sign_flip_test(paired) if len(paired) > 1 else None,
     )
+
+
+def _printed(summary: dict[str, Any], experiment: str) -> Printed | None:
+    """The paper's line for a row, whichever way it rotates; none for another group than the paper's."""
+    same_group = summary["group"] == ROWS[summary["row"]].get("group")
+    return EXPERIMENTS[experiment].paper.get(summary["row"]) if same_group and not summary["factory"] else None
 
 
 HEADER = (
