@@ -75,6 +75,7 @@ def _check(config: Config, directory: Path) -> None:
 
 def _start(config: Config, directory: Path) -> _Running:
     directory.mkdir(parents=True, exist_ok=True)
+    (directory / "progress.json").unlink(missing_ok=True)  # of a process that was killed
     threads = str(config.threads)
     variables = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     errors = tempfile.TemporaryFile()  # noqa: SIM115, closed with the run
