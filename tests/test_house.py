@@ -25,6 +25,7 @@ ORDER = [
     "spatial",
     "norms",
     "check",
+    "wrapping",
     "plain",
     "__init__",
 ]

@@ -50,5 +50,6 @@ from quarterturn.spatial import EachOrientation as EachOrientation
 from quarterturn.spatial import MaxPool as MaxPool
 from quarterturn.spatial import Upsample as Upsample
 from quarterturn.transposed import RollConvTranspose as RollConvTranspose
+from quarterturn.wrapping import wrap as wrap
 
 __version__ = "0.1.0"

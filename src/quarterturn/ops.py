@@ -120,7 +120,7 @@ def pool(x: Tensor, group: Group, fn: PoolFunction = "mean", kind: Kind = "scala
     if fn == "mean" and x.dtype in (torch.float32, torch.float64):  # half floats are better summed at once
         return _carry_out(x, _slice_moves(group).reversed(), kind) / group.order
     realigned = _carry_out(x, _realign_moves(group), kind)
-    out = _reduced(reduce, realigned.unflatten(0, (group.order, x.shape[0] // group.order)))
+    out = reduce_pathways(reduce, realigned.unflatten(0, (group.order, x.shape[0] // group.order)))
     return out.movedim(1, -1).contiguous().movedim(-1, 1) if _features_are_last(x) else out
 
 
@@ -141,7 +141,7 @@ def pool_stacked(x: Tensor, group: Group, fn: PoolFunction = "mean", kind: Kind 
         _check_kind(orientations[0], group, kind)
         turned = [_turn_components(part, group.elements[group.inverse[g]]) for g, part in enumerate(orientations)]
         orientations = torch.stack(turned)
-    return _reduced(reduce, orientations)
+    return reduce_pathways(reduce, orientations)
 
 
 # --- pool functions ---------------------------------------------------------------------------------------------------
@@ -174,7 +174,8 @@ def pool_function(fn: PoolFunction, kind: Kind = "scalar") -> Callable[[Tensor],
     return POOL_FUNCTIONS[fn]
 
 
-def _reduced(reduce: Callable[[Tensor], Tensor], pathways: Tensor) -> Tensor:
+def reduce_pathways(reduce: Callable[[Tensor], Tensor], pathways: Tensor) -> Tensor:
+    """Apply a pool function to realigned pathways (G, N, ...), and make sure that it reduces just them."""
     out = reduce(pathways)
     if not isinstance(out, Tensor) or out.shape != pathways.shape[1:]:
         came = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__

@@ -1,0 +1,214 @@
+"""Any model in one call: slice, the untouched model with its weights, pool."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from quarterturn import ops
+from quarterturn.errors import OptionError, ShapeError, unknown
+from quarterturn.groups import Group
+from quarterturn.ops import PoolFunction
+
+Treatment = Literal["scalar", "vector", "fixed"]
+TREATMENTS = ("scalar", "vector", "fixed")
+Treatments = Treatment | Mapping[str, Treatment]
+
+
+class Wrapped(nn.Module):
+    """A model that is run on all orientations of its input, its outputs realigned and pooled; see `wrap`."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        group: Group,
+        pool: PoolFunction = "mean",
+        inputs: Treatments | None = None,
+        outputs: Treatments | None = None,
+        chunk: int | None = None,
+    ) -> None:
+        super().__init__()
+        ops.pool_function(pool)
+        for treatments in (inputs, outputs):
+            for treatment in treatments.values() if isinstance(treatments, Mapping) else [treatments]:
+                if treatment is not None and treatment not in TREATMENTS:
+                    raise unknown("treatment", treatment, TREATMENTS)
+        if chunk is not None and chunk < 1:
+            raise OptionError(f"chunk must be at least 1 pathway at a time, got {chunk}")
+        self.model, self.group, self.pool, self.chunk = model, group, pool, chunk
+        self.inputs, self.outputs = inputs, outputs
+        parameters = inspect.signature(model.forward).parameters.values()
+        self.argument_names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        names = [*self.argument_names, *(str(i) for i in range(len(self.argument_names), len(args)))][: len(args)]
+        given = {**dict(zip(names, args, strict=True)), **kwargs}
+        _check_names(self.inputs, given, "inputs")
+        pathways = [self._turned(given, g) for g in range(self.group.order)]
+        batches = list(self._batches(pathways))
+        if len(batches) > 1:
+            _refuse_batch_statistics(self.model)
+        results: dict[int, Any] = {}
+        for batch in batches:
+            joined = _joined(
+                [pathways[g] for g in batch], lambda _, parts: torch.cat(parts) if parts[0].dim() else parts[0]
+            )
+            out = self.model(*(joined[name] for name in names), **{name: joined[name] for name in kwargs})
+            results.update(zip(batch, _split(out, len(batch)), strict=True))
+        ordered = [results[g] for g in range(self.group.order)]
+        _check_names(self.outputs, dict(_paths(ordered[0])), "outputs")
+        return _joined(ordered, self._pooled)
+
+    def _turned(self, given: dict[str, Any], g: int) -> dict[str, Any]:
+        def turned(path: str, x: Tensor) -> Tensor:
+            treatment = _treatment(self.inputs, path, x, self.group)
+            return x if treatment == "fixed" else ops.act(x, self.group, g, treatment)
+
+        return _mapped(given, "", turned)
+
+    def _batches(self, pathways: list[Any]) -> Iterator[list[int]]:
+        """Pathways that run together: those of one shape, at most `chunk` of them."""
+        shapes = [tuple(tuple(x.shape) for _, x in _paths(pathway)) for pathway in pathways]
+        for shape in dict.fromkeys(shapes):
+            same = [g for g in range(self.group.order) if shapes[g] == shape]
+            size = self.chunk or len(same)
+            yield from (same[i : i + size] for i in range(0, len(same), size))
+
+    def _pooled(self, path: str, parts: list[Tensor]) -> Tensor:
+        treatment = _treatment(self.outputs, path, parts[0], self.group)
+        if treatment != "fixed":
+            parts = [ops.act(part, self.group, self.group.inverse[g], treatment) for g, part in enumerate(parts)]
+        if not (parts[0].is_floating_point() or parts[0].is_complex()) and self.pool != "max":
+            raise OptionError(
+                f"the output {path or 'of the model'} holds {parts[0].dtype} values, which have no {self.pool}: wrap "
+                "the part of the model that comes before the decision"
+            )
+        kind: ops.Kind = "vector" if treatment == "vector" else "scalar"
+        return ops.reduce_pathways(ops.pool_function(self.pool, kind), torch.stack(parts))
+
+    def extra_repr(self) -> str:
+        return f"{self.group.name}, pool={self.pool!r}" + (f", chunk={self.chunk}" if self.chunk else "")
+
+
+def wrap(
+    model: nn.Module,
+    group: Group,
+    pool: PoolFunction = "mean",
+    inputs: Treatments | None = None,
+    outputs: Treatments | None = None,
+    chunk: int | None = None,
+) -> Wrapped:
+    """Make any model invariant, or same-equivariant, and keep its weights: slice, the model, pool (section 4.2).
+
+    This is test-time averaging over turns, exact and trainable. Inputs and outputs may be tensors or tuples, lists,
+    dicts and dataclasses of them. Tensors with 2 + group.dim axes are turned, and realigned on the way out; all
+    others are repeated, and pooled. `inputs` and `outputs` say otherwise, one word for all or by name ("mask", "0",
+    "heads.mask"): "scalar" (turn), "vector" (directions: turn components too) or "fixed". `chunk` pathways run at a
+    time, for little memory; layers with batch statistics refuse that in training mode. Maps that are not square run in
+    two batches.
+
+    >>> from quarterturn import D4
+    >>> model = nn.Sequential(nn.Conv2d(1, 4, 3, stride=2), nn.Flatten(), nn.LazyLinear(10))
+    >>> wrap(model, D4)(torch.zeros(2, 1, 8, 8)).shape
+    torch.Size([2, 10])
+    """
+    return Wrapped(model, group, pool, inputs, outputs, chunk)
+
+
+def _treatment(treatments: Treatments | None, path: str, x: Tensor, group: Group) -> Treatment:
+    if isinstance(treatments, str):
+        return treatments
+    if treatments is not None and path in treatments:
+        return treatments[path]
+    return "scalar" if x.dim() == 2 + group.dim else "fixed"
+
+
+def _check_names(treatments: Treatments | None, there: Mapping[str, Any], what: str) -> None:
+    if isinstance(treatments, Mapping):
+        known = {*there, *(path for path, _ in _paths(there))}
+        for name in treatments:
+            if name not in known:
+                raise unknown(f"name in {what}", name, sorted(known))
+
+
+def _refuse_batch_statistics(model: nn.Module) -> None:
+    for path, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.training or not module.track_running_stats):
+            raise OptionError(
+                f"{path!r} ({type(module).__name__}) takes statistics over the batch, which pathways that run one "
+                "after another would not share: use eval mode, or square maps without chunk="
+            )
+
+
+def _split(out: Any, count: int) -> list[Any]:
+    """The outputs of each pathway of a batch of them."""
+
+    def check(path: str, x: Tensor) -> Tensor:
+        if x.dim() == 0 or x.shape[0] % count:
+            raise ShapeError(
+                f"the output {path or 'of the model'} has shape {tuple(x.shape)}, whose first axis does not hold the "
+                f"{count} pathways that went in: wrap() needs models that keep the batch as the first axis"
+            )
+        return x.unflatten(0, (count, x.shape[0] // count))
+
+    pathways = _mapped(out, "", check)
+    return [_mapped(pathways, "", lambda _, x, i=i: x[i]) for i in range(count)]  # type: ignore[misc]
+
+
+# --- containers -------------------------------------------------------------------------------------------------------
+
+
+def _items(tree: Any) -> list[tuple[str, Any]] | None:
+    """What a container holds, by name; None for what is no container."""
+    if isinstance(tree, Mapping):
+        return [(str(key), value) for key, value in tree.items()]
+    if isinstance(tree, list | tuple):
+        return [(str(i), value) for i, value in enumerate(tree)]
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        return [(field.name, getattr(tree, field.name)) for field in dataclasses.fields(tree)]
+    return None
+
+
+def _rebuilt(tree: Any, values: list[Any]) -> Any:
+    """The same container with other contents."""
+    if isinstance(tree, Mapping):
+        maker: Any = type(tree)
+        contents = dict(zip(tree, values, strict=True))
+        return maker(**contents) if dataclasses.is_dataclass(tree) else maker(contents)
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*values)
+    if isinstance(tree, list | tuple):
+        return type(tree)(values)
+    names = [field.name for field in dataclasses.fields(tree)]
+    return dataclasses.replace(tree, **dict(zip(names, values, strict=True)))
+
+
+def _mapped(tree: Any, path: str, change: Callable[[str, Tensor], Any]) -> Any:
+    """The tree with every tensor changed."""
+    if isinstance(tree, Tensor):
+        return change(path, tree)
+    items = _items(tree)
+    if items is None:
+        return tree
+    return _rebuilt(tree, [_mapped(value, f"{path}.{name}" if path else name, change) for name, value in items])
+
+
+def _paths(tree: Any) -> list[tuple[str, Tensor]]:
+    """All tensors of the tree, with their names."""
+    found: list[tuple[str, Tensor]] = []
+
+    def note(path: str, x: Tensor) -> Tensor:
+        found.append((path, x))
+        return x
+
+    _mapped(tree, "", note)
+    return found
+
+
+def _joined(trees: list[Any], join: Callable[[str, list[Tensor]], Tensor]) -> Any:
+    """One tree from several of the same form: the tensors at each place joined."""
+    places = [dict(_paths(tree)) for tree in trees]
+    return _mapped(trees[0], "", lambda path, _: join(path, [place[path] for place in places]))
