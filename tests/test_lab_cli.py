@@ -149,6 +149,25 @@ def test_table_runs_all_rows_and_reuses_them(tmp_path: Path, capsys: pytest.Capt
     assert "2 of 2 runs are finished already" in out
 
 
+def test_a_terminated_table_ends_its_runs(tmp_path: Path) -> None:
+    command = (
+        f"table synthetic --runs 1 --rows baseline --epochs 100000 --side 15 --train-size 60 --runs-dir {tmp_path}"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "quarterturn_lab.cli", *command.split()],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    directory = tmp_path / "synthetic/baseline/seed0"
+    deadline = time.monotonic() + 200
+    while not (directory / "progress.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(timeout=200) == 143
+    with runs.locked(directory):  # nobody holds it any more
+        assert not (directory / "summary.json").exists()
+
+
 def test_the_table_is_arithmetic_on_the_summaries(finished: Path) -> None:
     lines = {line.label: line for line in tables.lines_of(finished, "synthetic")}
     assert list(lines) == ["baseline", "pool-mean", "roll-all-quarter"]
@@ -263,11 +282,11 @@ def test_an_interrupt_is_said_and_the_checkpoint_resumes(tmp_path: Path) -> None
         env={**os.environ},
     )
     checkpoint = tmp_path / "synthetic/baseline/seed0/checkpoint.pt"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not checkpoint.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(2)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=200)
     assert process.returncode == 130
     assert "interrupted; the same command resumes" in errors
     assert checkpoint.exists()

@@ -192,9 +192,10 @@ def locked(directory: Path) -> Iterator[None]:
                 f"{directory} is being written by another process (number {holder}): wait for it, or give another "
                 "--runs-dir or --seed"
             ) from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+        with no_space(str(directory / "lock")):
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
         yield
 
 

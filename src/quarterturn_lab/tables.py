@@ -85,7 +85,7 @@ def _line(label: str, own: Summaries, baseline: Summaries, experiment: str) -> L
 def _printed(summary: dict[str, Any], experiment: str) -> Printed | None:
     """The paper's line for a row, whichever way it rotates; none for another group than the paper's."""
     same_group = summary["group"] == ROWS[summary["row"]].get("group")
-    return EXPERIMENTS[experiment].paper.get(summary["row"]) if same_group and not summary["factory"] else None
+    return EXPERIMENTS[experiment].paper.get(summary["row"]) if same_group and not summary.get("factory") else None
 
 
 HEADER = (

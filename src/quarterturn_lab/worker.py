@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -22,8 +23,9 @@ def main() -> int:
         if step == total or time.monotonic() - told > 0.5:
             told = time.monotonic()
             scratch = directory / ".progress.json"
-            scratch.write_text(json.dumps({"step": step, "total": total, "loss": loss}))
-            scratch.replace(directory / "progress.json")
+            with suppress(OSError):  # it is only for show; a full disk is found by what must be written
+                scratch.write_text(json.dumps({"step": step, "total": total, "loss": loss}))
+                scratch.replace(directory / "progress.json")
 
     try:
         run(read(sys.stdin.read()), directory, tell)
