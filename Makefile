@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+KERNEL := hatch_build.py $(wildcard src/quarterturn/fourier/*.cpp src/quarterturn/fourier/*.h) src/quarterturn/fourier/build.py
 
 .PHONY: help demo test test-slow check format bench clean
 help:
@@ -14,7 +15,7 @@ help:
 	@echo "make bench      speed of the operations, as ratios, into bench/results/"
 	@echo "make clean      remove .venv and caches"
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt $(KERNEL)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev,lab]"
 	touch $@

@@ -2,10 +2,12 @@
 
     python bench/ops.py [--repeats 15] [--threads 2]
 
-`of naive` is the time relative to rot90 + cat, `of copy` relative to `out.copy_(src)` of the larger side's bytes.
+`of naive` is the time relative to rot90 + cat, `of copy` relative to `out.copy_(src)` of the larger side's bytes. One
+thread: CPU time; more: wall time.
 """
 
 import argparse
+import time
 from collections.abc import Callable
 
 import torch
@@ -70,7 +72,8 @@ def measure(repeats: int) -> list[dict[str, object]]:
                 "naive backward": backward(naive, x),
                 "ours backward": backward(ours, x),
             }
-            seconds = medians(contenders, repeats)
+            clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+            seconds = medians(contenders, repeats, clock)
             for direction in ("forward", "backward"):
                 mine, theirs = seconds[f"ours {direction}"], seconds[f"naive {direction}"]
                 rows.append(

@@ -13,6 +13,7 @@ from quarterturn.errors import NotEquivariantError as NotEquivariantError
 from quarterturn.errors import OptionError as OptionError
 from quarterturn.errors import QuarterturnError as QuarterturnError
 from quarterturn.errors import ShapeError as ShapeError
+from quarterturn.fourier import kernels as kernels
 from quarterturn.groups import C2 as C2
 from quarterturn.groups import C4 as C4
 from quarterturn.groups import D4 as D4

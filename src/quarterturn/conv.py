@@ -7,18 +7,21 @@ maps, and takes maps that are not square. Names and shapes of the parameters do 
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 
-from quarterturn import ops
+from quarterturn import fourier, ops
 from quarterturn.errors import OptionError, unknown
 from quarterturn.filters import Rotate, check_features, check_rotate, roll_filters, select_orientations, slice_filters
 from quarterturn.groups import Group
-from quarterturn.windows import Padding, Placement, by_placement, describe, pad_for, placement, windows_for
+from quarterturn.windows import Padding, Placement, by_placement, describe, pad_for, placement, placements, windows_for
 
+Via = Literal["auto", "conv", "fourier", "fourier-rounded"]
+VIA = ("auto", "conv", "fourier", "fourier-rounded")
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -42,19 +45,33 @@ class _Convolution(nn.Module):
         padding_mode: PaddingMode = "zeros",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        via: Via = "auto",
     ) -> None:
         super().__init__()
         check_rotate(rotate)
+        if via not in VIA:
+            raise unknown("via", via, VIA)
         check_groups(in_features, out_features, groups)
         if padding_mode not in PADDING_MODES:
             raise unknown("padding mode", padding_mode, PADDING_MODES)
         self.group, self.in_features, self.out_features, self.groups = group, in_features, out_features, groups
         self.rotate, self.padding_mode = rotate, padding_mode
-        self.windows = windows_for(group, kernel_size, stride, padding, dilation)
+        self.windows, self.via = windows_for(group, kernel_size, stride, padding, dilation), via
         shape = (out_features, self.filter_inputs(), *(window.size for window in self.windows))
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
         reset_parameters(self.weight, self.bias, fan_in=math.prod(shape[1:]))
+        self.through_kernel = self.choose()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.through_kernel = self.choose()  # this may be another machine
+
+    def choose(self) -> bool:
+        """Whether the Fourier kernel is to run this layer, where it can."""
+        if self.via.startswith("fourier"):
+            raise OptionError(f'only a RollConv runs via="{self.via}": use via="auto"')
+        return False
 
     def filter_inputs(self) -> int:
         """How many input maps each filter looks at."""
@@ -125,6 +142,10 @@ class RollConv(_Convolution):
     Sliced `(G*N, in, *S)` -> sliced `(G*N, out, *S')` with `rotate="maps"`, stacked `(N, in*G, *S)` -> stacked
     `(N, out*G, *S')` with `rotate="filters"`. `weight` is `(out, in*G/groups, *k)`.
 
+    With turned filters, `via` says how: "conv" through torch's convolution, "fourier" through the Fourier kernel, which
+    is exactly equivariant in float32, "fourier-rounded" through its form for C4 that is faster and exact to rounding.
+    "auto" takes the exact kernel where it is there, can and is faster, and torch's convolution elsewhere.
+
     >>> from quarterturn import C4
     >>> RollConv(C4, 8, 16, 3, padding=1, stride=2, rotate="filters")(torch.zeros(2, 32, 20, 30)).shape
     torch.Size([2, 64, 10, 15])
@@ -143,6 +164,56 @@ class RollConv(_Convolution):
 
     def turned_filters(self, orientations: list[int]) -> Tensor:
         return roll_filters(self.weight, self.group, orientations)
+
+    def choose(self) -> bool:
+        sizes, strides = ([getattr(w, name) for w in self.windows] for name in ("size", "stride"))
+        turned = [[strides[abs(a) - 1] for a in element] for element in self.group.elements]
+        obstacle = None
+        if not fourier.is_available(self.group):
+            obstacle = f"it has no transform for {self.group.name}" if fourier.is_available() else fourier.kernels().why
+        elif self.rotate == "maps" or self.groups != 1 or self.padding_mode != "zeros":
+            obstacle = 'it needs rotate="filters", groups=1 and padding_mode="zeros"'
+        elif any(other != strides for other in turned):
+            obstacle = "it needs equal strides along axes that the group exchanges"
+        if obstacle and self.via.startswith("fourier"):
+            raise OptionError(f'the kernel cannot run this layer via="{self.via}": {obstacle}; use via="auto"')
+        if obstacle or self.via != "auto":
+            return not obstacle and self.via != "conv"
+        return fourier.faster(self.group, self.in_features, self.out_features, sizes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.through_kernel or (self.via == "auto" and not _suits_the_kernel(x, self.weight)):
+            return super().forward(x)
+        check_features(x, self.group, self.in_features, "stacked")
+        found = placements(self.group, x.shape[2:], self.windows)
+        of_orientation = {h: [placed.start for placed in where] for where, orientations in found for h in orientations}
+        starts = [of_orientation[h] for h in range(self.group.order)]
+        size, stride, dilation = ([getattr(w, name) for w in self.windows] for name in ("size", "stride", "dilation"))
+        if self.via == "auto" and fourier.misplaced(self.group, size, dilation, starts) is not None:
+            return super().forward(x)
+        return fourier.group_conv(
+            x,
+            self.weight,
+            self.bias,
+            self.group,
+            stride=stride,
+            dilation=dilation,
+            starts=starts,
+            output_size=[placed.count for placed in found[0][0]],
+            exact=self.via != "fourier-rounded",
+        )
+
+
+def _suits_the_kernel(x: Tensor, weight: Tensor) -> bool:
+    """Whether an operator for float32 on the CPU, without torch.func and forward derivatives, will do here."""
+    if any(t.device.type != "cpu" or t.dtype != torch.float32 for t in (x, weight)):
+        return False
+    if torch.is_autocast_enabled("cpu") or torch.onnx.is_in_onnx_export():
+        return False
+    if torch.compiler.is_compiling():
+        return True
+    inside_func = torch._C._functorch.peek_interpreter_stack() is not None
+    return not inside_func and all(forward_ad.unpack_dual(t).tangent is None for t in (x, weight))
 
 
 class DepthwiseConv(_Convolution):

@@ -1,20 +1,27 @@
 """The dense counterpart of `RollConv`, in both executions."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quarterturn import ops
+from quarterturn import fourier, ops
 from quarterturn.conv import reset_parameters
+from quarterturn.errors import unknown
 from quarterturn.filters import Rotate, check_features, check_rotate, roll_filters
 from quarterturn.groups import Group
+
+Via = Literal["auto", "linear", "fourier"]
+VIA = ("auto", "linear", "fourier")
 
 
 class RollLinear(nn.Module):
     """Roll, then a linear layer, on dense features: orientations of the input are mixed alike for each output one.
 
     Sliced `(G*N, in)` -> sliced `(G*N, out)` with `rotate="maps"`, stacked `(N, in*G)` -> stacked `(N, out*G)` with
-    `rotate="filters"`. `weight` is `(out, in*G)`.
+    `rotate="filters"`. `weight` is `(out, in*G)`. With turned filters, `via` says how: "linear" through the whole
+    matrix, "fourier" through its blocks in the group-Fourier basis, "auto" through what is faster on the CPU.
 
     >>> from quarterturn import C4
     >>> RollLinear(C4, 8, 16, rotate="filters")(torch.zeros(2, 32)).shape
@@ -30,9 +37,13 @@ class RollLinear(nn.Module):
         rotate: Rotate = "maps",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        via: Via = "auto",
     ) -> None:
         super().__init__()
         check_rotate(rotate)
+        if via not in VIA:
+            raise unknown("via", via, VIA)
+        self.via = via
         self.group, self.in_features, self.out_features, self.rotate = group, in_features, out_features, rotate
         self.weight = nn.Parameter(torch.empty(out_features, in_features * group.order, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
@@ -43,8 +54,16 @@ class RollLinear(nn.Module):
             check_features(x, self.group, self.in_features, "sliced", dense=True)
             return F.linear(ops.roll(x, self.group), self.weight, self.bias)
         check_features(x, self.group, self.in_features, "stacked", dense=True)
+        if self.via == "fourier" or (self.via == "auto" and self._gains(x)):
+            return fourier.group_linear(x, self.weight, self.bias, self.group)
         bias = None if self.bias is None else self.bias.repeat_interleave(self.group.order)
         return F.linear(x, roll_filters(self.weight, self.group, range(self.group.order)), bias)
+
+    def _gains(self, x: Tensor) -> bool:
+        """Whether the Fourier form is faster and as precise: sums of half floats would not be."""
+        if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64) or torch.is_autocast_enabled("cpu"):
+            return False
+        return fourier.faster_dense(self.group, self.in_features, self.out_features)
 
     def extra_repr(self) -> str:
         return (

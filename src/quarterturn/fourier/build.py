@@ -1,0 +1,49 @@
+"""Compiling the kernel, once for each instruction set. Standard library alone: the build environment has no torch."""
+
+import os
+import platform
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).parent
+FLAGS = ("-std=c++20", "-O3", "-ffp-contract=fast", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra", "-Wno-psabi")
+CODES = {
+    "portable": (),
+    "avx2": ("-mavx2", "-mfma"),
+    "avx512": ("-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw", "-mavx2", "-mfma", "-mprefer-vector-width=512"),
+}
+
+
+def compiler() -> str | None:
+    """The C++ compiler: $CXX, or the first of c++, g++ and clang++ that is there."""
+    names = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++", "clang++"]
+    return next((found for found in map(shutil.which, names) if found), None)
+
+
+def file_of(code: str, folder: Path = HERE) -> Path:
+    """Where the kernel compiled for that instruction set is."""
+    return folder / f"_kernel_{code}.so"
+
+
+def compile_kernel(code: str, folder: Path = HERE, *flags: str) -> Path:
+    """Compile the kernel for one instruction set into the folder; raises OSError where that fails."""
+    program = compiler()
+    if program is None:
+        raise OSError("no C++ compiler found: install g++ or clang++, or name one in CXX")
+    path = file_of(code, folder)
+    new = path.with_suffix(f".{os.getpid()}.new")  # a running process keeps the file that it has loaded
+    command = [program, *FLAGS, *CODES[code], *flags, str(HERE / "kernel.cpp"), "-o", str(new)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"{' '.join(command)} failed:\n{done.stderr}")
+    new.replace(path)
+    return path
+
+
+def compile_all(folder: Path = HERE) -> list[Path]:
+    """Compile for every instruction set of this machine's kind."""
+    codes = list(CODES) if platform.machine().lower() in ("x86_64", "amd64") else ["portable"]
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(lambda code: compile_kernel(code, folder), codes))

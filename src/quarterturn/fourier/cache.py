@@ -1,0 +1,35 @@
+"""Packed weights that are kept as long as the parameter lives and does not change."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from quarterturn.fourier.geometry import Plan
+from quarterturn.fourier.library import Library
+
+
+class _Entry(NamedTuple):
+    plan: Plan
+    state: tuple[int, int, int]
+    packed: Tensor
+
+
+_kept: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+
+def packed(kernel: Library, plan: Plan, weight: Tensor, out_stride: int, in_stride: int) -> Tensor:
+    """The weights in the kernel's order; without gradients, as in eval, from the last call if they are the same.
+
+    They are the same if address, version and values are: a change through `.data` leaves the version as it is.
+    """
+    dense = weight.contiguous()
+    if torch.is_grad_enabled() or weight.is_inference():
+        return kernel.pack(plan, dense, out_stride, in_stride)
+    state = (weight.data_ptr(), weight._version, kernel.fingerprint(dense))
+    entry = _kept.get(weight)
+    if entry is None or entry.plan is not plan or entry.state != state:
+        entry = _Entry(plan, state, kernel.pack(plan, dense, out_stride, in_stride))
+        _kept[weight] = entry
+    return entry.packed

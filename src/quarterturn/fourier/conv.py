@@ -1,0 +1,251 @@
+"""The group convolution as operators of torch: forward, gradient to the input, gradient to weight and bias.
+
+The three are linear in each of their tensors and are each other's gradients, so that derivatives of any order are
+there. Compilers and exporters see three operators; shapes are right on the meta device.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quarterturn.errors import OptionError, ShapeError
+from quarterturn.fourier.cache import packed
+from quarterturn.fourier.geometry import Pair, Window, forward_plan, input_gradient_plan
+from quarterturn.fourier.library import Library, library
+from quarterturn.fourier.structure import structure
+from quarterturn.groups import Element, Group
+
+EXACT = True  # the form of C4 that is taken unless one is named; docs/decisions/0031
+
+
+def is_available(group: Group | None = None) -> bool:
+    """Whether the kernel is compiled, and has a transform for the group; it takes float32 on the CPU."""
+    return library() is not None and (group is None or structure(group) is not None)
+
+
+def group_conv(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    group: Group,
+    *,
+    stride: Sequence[int] | None = None,
+    dilation: Sequence[int] | None = None,
+    starts: Sequence[Sequence[int]],
+    output_size: Sequence[int],
+    exact: bool | None = None,
+) -> Tensor:
+    """The filters-rotating convolution of stacked maps: stack(conv(roll(unstack(x)), weight)), with fewer products.
+
+    Stacked `(N, in*G, *S)` and weight `(out, in*G, *k)` -> stacked `(N, out*G, *output_size)`, images channels last.
+    `starts[g]` is where the first window of orientation g starts on the input's axes; outside the input it reads
+    zeros. With `exact` a turned input gives the turned output bit by bit, else C4 takes one product in six less.
+
+    >>> from quarterturn import C4
+    >>> x, weight = torch.randn(2, 8, 5, 5), torch.randn(3, 8, 3, 3)
+    >>> if is_available(C4):
+    ...     assert group_conv(x, weight, None, C4, starts=[(-1, -1)] * 4, output_size=(5, 5)).shape == (2, 12, 5, 5)
+    """
+    _check(x, weight, bias, group, starts)
+    step, spread = (list(given or [1] * group.dim) for given in (stride, dilation))
+    chosen = EXACT if exact is None else exact
+    if group.dim == 1:  # sequences are images of one row
+        flat = [place for start in starts for place in (0, *start)]
+        how = ([1, *step], [1, *spread], flat, [1, *output_size], chosen)
+        return _convolve(x.unsqueeze(2), weight.unsqueeze(2), bias, _elements(group), *how).squeeze(2)
+    flat = [place for start in starts for place in start]
+    return _convolve(x, weight, bias, _elements(group), step, spread, flat, list(output_size), chosen)
+
+
+def _check(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, starts: Sequence[Sequence[int]]) -> None:
+    for name, tensor in (("input", x), ("weight", weight), ("bias", bias)):
+        if tensor is not None and (tensor.dtype != torch.float32 or tensor.device.type not in ("cpu", "meta")):
+            raise OptionError(
+                f"the kernel takes float32 on the CPU, got {tensor.dtype} on {tensor.device} as {name}: "
+                "use conv2d with turned filters there"
+            )
+    axes = 2 + group.dim
+    if x.dim() != axes or weight.dim() != axes or x.shape[1] != weight.shape[1] or x.shape[1] % group.order:
+        raise ShapeError(
+            f"stacked maps (N, in*{group.order}, ...) and weights (out, in*{group.order}, ...) with {axes} axes are "
+            f"needed, got {tuple(x.shape)} and {tuple(weight.shape)}"
+        )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ShapeError(f"the bias has one number for each of {weight.shape[0]} features, got {tuple(bias.shape)}")
+    if len(starts) != group.order:
+        raise ShapeError(f"{group.name} needs {group.order} starts, one for each orientation, got {len(starts)}")
+
+
+def _elements(group: Group) -> list[int]:
+    """The elements as a list of numbers; a flip of sequences is one of images with one row."""
+    if group.dim == 1:
+        return [number for (a,) in group.elements for number in (1, 2 * a)]
+    return [a for element in group.elements for a in element]
+
+
+@lru_cache(maxsize=256)
+def _group(elements: tuple[int, ...]) -> Group:
+    pairs: tuple[Element, ...] = tuple(zip(elements[::2], elements[1::2], strict=True))
+    return Group("the group", pairs)
+
+
+def _read(
+    elements: Sequence[int], stride: Sequence[int], dilation: Sequence[int], starts: Sequence[int]
+) -> tuple[Group, Pair, Pair, tuple[Pair, ...]]:
+    group = _group(tuple(elements))
+    pairs = tuple(zip(starts[::2], starts[1::2], strict=True))
+    return group, (stride[0], stride[1]), (dilation[0], dilation[1]), pairs
+
+
+def _kernel() -> Library:
+    found = library()
+    if found is None:
+        raise OptionError("the kernel is not compiled; quarterturn.kernels() says why")
+    return found
+
+
+def _new(x: Tensor, *shape: int) -> Tensor:
+    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+
+
+def _last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+# --- the operators ----------------------------------------------------------------------------------------------------
+
+
+@torch.library.custom_op("quarterturn::group_conv", mutates_args=(), device_types="cpu")
+def _convolve(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    elements: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    starts: Sequence[int],
+    output_size: Sequence[int],
+    exact: bool,
+) -> Tensor:
+    group, step, spread, corners = _read(elements, stride, dilation, starts)
+    y = _new(x, len(x), len(weight) * group.order, *output_size)
+    if y.numel():
+        kernel, size = (weight.shape[2], weight.shape[3]), (x.shape[2], x.shape[3])
+        window = Window(kernel, step, spread, corners, size, (output_size[0], output_size[1]))
+        features = (x.shape[1] // group.order, len(weight))
+        plan = forward_plan(group, window, len(x), features, exact)
+        of_weight = packed(_kernel(), plan, weight, weight[0].numel(), weight[0].numel() // features[0])
+        _kernel().convolve(plan, _last(x), of_weight, None if bias is None else bias.contiguous(), y)
+    return y
+
+
+@_convolve.register_fake
+def _(x, weight, bias, elements, stride, dilation, starts, output_size, exact):  # type: ignore[no-untyped-def]
+    return _new(x, x.shape[0], weight.shape[0] * (len(elements) // 2), *output_size)
+
+
+@torch.library.custom_op("quarterturn::group_conv_input_gradient", mutates_args=(), device_types="cpu")
+def _input_gradient(
+    grad: Tensor,
+    weight: Tensor,
+    elements: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    starts: Sequence[int],
+    input_size: Sequence[int],
+    exact: bool,
+) -> Tensor:
+    group, step, spread, corners = _read(elements, stride, dilation, starts)
+    x = _new(grad, len(grad), weight.shape[1], *input_size)
+    if x.numel():
+        kernel, size = (weight.shape[2], weight.shape[3]), (grad.shape[2], grad.shape[3])
+        window = Window(kernel, step, spread, corners, (input_size[0], input_size[1]), size)
+        features = (weight.shape[1] // group.order, len(weight))
+        plan = input_gradient_plan(group, window, len(grad), features, exact)
+        of_weight = packed(_kernel(), plan, weight, weight[0].numel() // features[0], weight[0].numel())
+        _kernel().convolve(plan, _last(grad), of_weight, None, x)
+    return x
+
+
+@_input_gradient.register_fake
+def _(grad, weight, elements, stride, dilation, starts, input_size, exact):  # type: ignore[no-untyped-def]
+    return _new(grad, grad.shape[0], weight.shape[1], *input_size)
+
+
+@torch.library.custom_op("quarterturn::group_conv_weight_gradient", mutates_args=(), device_types="cpu")
+def _weight_gradient(
+    x: Tensor,
+    grad: Tensor,
+    elements: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    starts: Sequence[int],
+    kernel_size: Sequence[int],
+    exact: bool,
+) -> tuple[Tensor, Tensor]:
+    group, step, spread, corners = _read(elements, stride, dilation, starts)
+    features = (x.shape[1] // group.order, grad.shape[1] // group.order)
+    weight, bias = x.new_zeros(features[1], x.shape[1], *kernel_size), x.new_zeros(features[1])
+    if grad.numel():
+        sizes = (x.shape[2], x.shape[3]), (grad.shape[2], grad.shape[3])
+        window = Window((kernel_size[0], kernel_size[1]), step, spread, corners, *sizes)
+        plan = forward_plan(group, window, len(x), features, exact)
+        strides = (weight[0].numel(), weight[0].numel() // features[0])
+        _kernel().weight_gradient(plan, _last(x), _last(grad), *strides, weight, bias)
+    return weight, bias
+
+
+@_weight_gradient.register_fake
+def _(x, grad, elements, stride, dilation, starts, kernel_size, exact):  # type: ignore[no-untyped-def]
+    out = grad.shape[1] // (len(elements) // 2)
+    return x.new_empty(out, x.shape[1], *kernel_size), x.new_empty(out)
+
+
+# --- each is the others' gradient -------------------------------------------------------------------------------------
+
+
+def _save_convolve(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, _, *ctx.how, _, ctx.exact = inputs
+    ctx.save_for_backward(x, weight)
+
+
+def _differentiate_convolve(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    x, weight = ctx.saved_tensors
+    of_x = of_weight = of_bias = None
+    if ctx.needs_input_grad[0]:
+        of_x = _input_gradient(grad, weight, *ctx.how, list(x.shape[2:]), ctx.exact)
+    if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
+        of_weight, of_bias = _weight_gradient(x, grad, *ctx.how, list(weight.shape[2:]), ctx.exact)
+    return of_x, of_weight, of_bias if ctx.needs_input_grad[2] else None, *[None] * 6
+
+
+def _save_input_gradient(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    grad, weight, *ctx.how, _, ctx.exact = inputs
+    ctx.save_for_backward(grad, weight)
+
+
+def _differentiate_input_gradient(ctx: Any, of_x: Tensor) -> tuple[Any, ...]:
+    grad, weight = ctx.saved_tensors
+    of_grad = _convolve(of_x, weight, None, *ctx.how, list(grad.shape[2:]), ctx.exact)
+    of_weight, _ = _weight_gradient(of_x, grad, *ctx.how, list(weight.shape[2:]), ctx.exact)
+    return of_grad, of_weight, *[None] * 6
+
+
+def _save_weight_gradient(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, grad, *ctx.how, _, ctx.exact = inputs
+    ctx.save_for_backward(x, grad)
+
+
+def _differentiate_weight_gradient(ctx: Any, of_weight: Tensor, of_bias: Tensor) -> tuple[Any, ...]:
+    x, grad = ctx.saved_tensors
+    of_x = _input_gradient(grad, of_weight, *ctx.how, list(x.shape[2:]), ctx.exact)
+    of_grad = _convolve(x, of_weight, of_bias, *ctx.how, list(grad.shape[2:]), ctx.exact)
+    return of_x, of_grad, *[None] * 6
+
+
+_convolve.register_autograd(_differentiate_convolve, setup_context=_save_convolve)
+_input_gradient.register_autograd(_differentiate_input_gradient, setup_context=_save_input_gradient)
+_weight_gradient.register_autograd(_differentiate_weight_gradient, setup_context=_save_weight_gradient)

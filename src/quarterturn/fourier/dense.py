@@ -1,0 +1,64 @@
+"""Dense layers in the group-Fourier basis, in plain torch: the matrix is block-circulant, and block diagonal there."""
+
+import torch
+from torch import Tensor
+
+from quarterturn.errors import ShapeError
+from quarterturn.fourier import irreps
+from quarterturn.groups import Group
+
+
+def group_linear(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group) -> Tensor:
+    """A dense layer on stacked features: stack(linear(roll(unstack(x)), weight)), with fewer products.
+
+    Stacked `(N, in*G)` and weight `(out, in*G)` -> stacked `(N, out*G)`; any group, device and precision.
+
+    >>> from quarterturn import D4
+    >>> group_linear(torch.randn(2, 3 * 8), torch.randn(5, 3 * 8), None, D4).shape
+    torch.Size([2, 40])
+    """
+    order = group.order
+    if x.dim() != 2 or weight.dim() != 2 or x.shape[1] != weight.shape[1] or x.shape[1] % order:
+        raise ShapeError(
+            f"stacked features (N, in*{order}) and weights (out, in*{order}) are needed, got {tuple(x.shape)} and "
+            f"{tuple(weight.shape)}"
+        )
+    batch, features, out = len(x), x.shape[1] // order, len(weight)
+    forward, back = _transforms(group, x.dtype, x.device)
+    of_x = torch.mm(forward, x.reshape(-1, order).t()).view(order, batch, features)
+    of_weight = torch.mm(forward, weight.reshape(-1, order).t()).view(order, out, features)
+    parts, row = [], 0
+    for irrep in irreps.irreps(group):
+        d, n = irrep.dimension, len(irrep.columns)
+        block = of_x[row : row + n * d].view(n, d, batch, features)
+        matrix = _blocks(of_weight[row : row + n * d], irrep)  # (d in, d out, out, features)
+        left = block.transpose(1, 2).reshape(n * batch, d * features)
+        right = matrix.permute(0, 3, 1, 2).reshape(d * features, d * out)
+        parts.append((left @ right).view(n, batch, d, out).transpose(1, 2).reshape(n * d, batch * out))
+        row += n * d
+    y = torch.mm(torch.cat(parts).t(), back).view(batch, out, order)
+    if bias is not None:
+        y = y + bias[:, None]
+    return y.reshape(batch, out * order)
+
+
+def _blocks(rows: Tensor, irrep: irreps.Irrep) -> Tensor:
+    """W^[j, a] = sum of W[s] rho(s)[j, a] for all j and a, from the rows of the transform."""
+    d = irrep.dimension
+    if len(irrep.columns) == d:  # all of them are there: row (b, a) holds rho[a, b]
+        return rows.view(d, d, *rows.shape[1:]).transpose(0, 1)
+    mixing = torch.as_tensor(_mixing(irrep), dtype=rows.dtype, device=rows.device)
+    return torch.tensordot(mixing, rows, dims=1).view(d, d, *rows.shape[1:])
+
+
+def _mixing(irrep: irreps.Irrep):  # type: ignore[no-untyped-def]
+    """Every entry of the matrices from those of the independent columns: (d * d, rows)."""
+    d = irrep.dimension
+    known = irrep.matrices[:, :, list(irrep.columns)].transpose(2, 1, 0).reshape(-1, len(irrep.matrices))
+    every = irrep.matrices.reshape(len(irrep.matrices), d * d).T
+    return every @ known.T * d / len(irrep.matrices)
+
+
+def _transforms(group: Group, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    forward = torch.as_tensor(irreps.transform(group), dtype=dtype, device=device)
+    return forward, forward / forward.square().sum(1, keepdim=True)

@@ -1,0 +1,487 @@
+// The group convolution in the group-Fourier basis: forward (and, with other numbers, the gradient to the input) and
+// the gradient to the weights. Plain C at the border, no torch. How it works: docs/decisions/0030.
+#include "geometry.h"
+#include "moves.h"
+#include "structures.h"
+#include "threads.h"
+
+namespace {
+
+constexpr int64_t TILE = 24;           // output positions at once, forward
+constexpr int64_t GRADIENT_TILE = 64;  // and for the gradient to the weights
+constexpr int64_t GRADIENT_DEPTH = 128;
+constexpr int64_t SOURCE_ROOM = 36 * 1024;     // floats of realigned source: part of a second-level cache
+constexpr int64_t PARTIAL_ROOM = 1024 * 1024;   // floats of partial sums of weight gradients
+
+// --- between the layout's order (feature, orientation) and ours (orientation, feature) ---------------------------------
+
+template <class S>
+void split_orientations(const float* pixel, int64_t features, const int64_t* element, float* out, int64_t pitch) {
+    constexpr int G = S::order;
+    int64_t c = 0;
+    if constexpr (G % 4 == 0) {
+        for (; c + 4 <= features; c += 4)
+            UNROLL for (int t = 0; t < G; t += 4) {
+                Vector<4> in[4], turned[4];
+                UNROLL for (int i = 0; i < 4; i++) in[i] = load<4>(pixel + (c + i) * G + t);
+                transpose4(in, turned);
+                UNROLL for (int i = 0; i < 4; i++) store<4>(out + element[t + i] * pitch + c, turned[i]);
+            }
+    }
+    for (; c < features; c++)
+        for (int t = 0; t < G; t++) out[element[t] * pitch + c] = pixel[c * G + t];
+}
+
+template <class S>
+void join_orientations(const float* in, int64_t pitch, int64_t features, const int64_t* element, float* pixel) {
+    constexpr int G = S::order;
+    int64_t c = 0;
+    if constexpr (G % 4 == 0) {
+        for (; c + 4 <= features; c += 4)
+            UNROLL for (int t = 0; t < G; t += 4) {
+                Vector<4> rows[4], turned[4];
+                UNROLL for (int i = 0; i < 4; i++) rows[i] = load<4>(in + element[t + i] * pitch + c);
+                transpose4(rows, turned);
+                UNROLL for (int i = 0; i < 4; i++) store<4>(pixel + (c + i) * G + t, turned[i]);
+            }
+    }
+    for (; c < features; c++)
+        for (int t = 0; t < G; t++) pixel[c * G + t] = in[element[t] * pitch + c];
+}
+
+// --- one layer ---------------------------------------------------------------------------------------------------------
+
+template <class S>
+struct Layer {
+    static constexpr Counts<S> counts{};
+    static constexpr int PARTS = counts.parts(), PRODUCTS = counts.products(), WEIGHTS = counts.weights();
+    Geometry g;
+    int64_t in_pitch, out_pitch;  // padded numbers of features
+    int64_t element[8];           // which element of the structure the layout keeps at t
+
+    explicit Layer(const int64_t* numbers) : g(read_geometry(numbers, S::order)) {
+        in_pitch = round_up(g.in, g.in <= GRANULE ? GRANULE : LANES);
+        out_pitch = round_up(g.out, GRANULE);
+        for (int t = 0; t < S::order; t++) element[g.orientation[t]] = t;
+    }
+
+    int64_t floats_per_pixel() const { return S::order * in_pitch; }
+
+    // Packed weights: for each phase, block, job and block of columns, parts x depth x columns.
+    int64_t packed_phase(const Phase& phase) const { return WEIGHTS * phase.offsets * g.in * out_pitch; }
+    int64_t packed_size() const {
+        int64_t size = 0;
+        for (const Phase& phase : g.phases) size += packed_phase(phase);
+        return size;
+    }
+
+    void pack(const float* weight, int64_t out_stride, int64_t in_stride, const int64_t* index, float* packed,
+              int64_t threads, Parallel parallel) const {
+        for (const Phase& phase : g.phases) {
+            const auto blocks = blocks_of_depth(phase.offsets, g.in, DEPTH);
+            std::vector<int64_t> begin(blocks.size() + 1, 0);
+            for (size_t b = 0; b < blocks.size(); b++)
+                begin[b + 1] = begin[b] + WEIGHTS * blocks[b].depth() * out_pitch;
+            in_parallel(static_cast<int64_t>(blocks.size()), threads, parallel, [&](int64_t b) {
+                pack_block(phase, blocks[b], weight, out_stride, in_stride, index, packed + begin[b]);
+            });
+            packed += packed_phase(phase);
+        }
+    }
+
+    void pack_block(const Phase& phase, const Block& block, const float* weight, int64_t out_stride, int64_t in_stride,
+                    const int64_t* index, float* packed) const {
+        const int64_t depth = block.depth();
+        float* place[WEIGHTS];  // of each weight, for one column
+        int64_t step[WEIGHTS];
+        for (int64_t o = 0; o < out_pitch; o++) {
+            float* start = packed;
+            for (int j = 0; j < S::jobs; j++) {
+                const Job job = S::job[j];
+                for (int a = 0; a < job.columns; a++) {
+                    const int64_t n = a * out_pitch + o;
+                    blocks_of_columns(job.columns * out_pitch, [&]<int N, int L>(int64_t first) {
+                        if (n < first || n >= first + N * L) return;
+                        for (int p = 0; p < job.parts; p++) {
+                            const int w = counts.weight[j] + p * job.columns + a;
+                            place[w] = start + first * job.parts * depth + p * depth * N * L + n - first;
+                            step[w] = N * L;
+                        }
+                    });
+                }
+                start += job.parts * job.columns * depth * out_pitch;
+            }
+            int64_t k = 0;
+            for (int64_t u = block.first_offset; u < block.end_offset; u++) {
+                const int64_t* from = index + phase.number(u, S::order) * S::order;
+                for (int64_t c = block.first_feature; c < block.end_feature; c++, k++) {
+                    float w[S::order] = {}, out[WEIGHTS];
+                    if (o < g.out) {
+                        const float* source = weight + o * out_stride + c * in_stride;
+                        UNROLL for (int s = 0; s < S::order; s++) w[s] = from[s] < 0 ? 0.0f : source[from[s]];
+                    }
+                    S::weights(w, out);
+                    UNROLL for (int i = 0; i < WEIGHTS; i++) place[i][k * step[i]] = out[i];
+                }
+            }
+        }
+    }
+
+    // The part of the source that a task reads: realigned orders, zeros around.
+    [[gnu::noinline]] void realign(const Task& task, const float* x, float* out) const {
+        const Phase& p = *task.phase;
+        const int64_t rows = task.source_rows(), columns = task.source_columns(), pixel = floats_per_pixel();
+        const int64_t top = p.base[0] + task.first_row * p.stride[0] + p.low[0], left = p.base[1] + p.low[1];
+        const int64_t first = std::clamp<int64_t>(-left, 0, columns);
+        const int64_t end = std::clamp<int64_t>(g.source[1] - left, first, columns);
+        for (int64_t n = 0; n < task.examples; n++)
+            for (int64_t i = 0; i < rows; i++, out += columns * pixel) {
+                const int64_t row = top + i;
+                if (row < 0 || row >= g.source[0]) {
+                    std::memset(out, 0, sizeof(float) * columns * pixel);
+                    continue;
+                }
+                std::memset(out, 0, sizeof(float) * first * pixel);
+                std::memset(out + end * pixel, 0, sizeof(float) * (columns - end) * pixel);
+                const float* from = x + (((task.first_example + n) * g.source[0] + row) * g.source[1] + left) * S::order * g.in;
+                for (int64_t j = first; j < end; j++) {
+                    float* to = out + j * pixel;
+                    if (g.in % 4)
+                        for (int t = 0; t < S::order; t++)
+                            std::memset(to + t * in_pitch + g.in / 4 * 4, 0, sizeof(float) * (in_pitch - g.in / 4 * 4));
+                    else if (in_pitch != g.in)
+                        for (int t = 0; t < S::order; t++)
+                            std::memset(to + t * in_pitch + g.in, 0, sizeof(float) * (in_pitch - g.in));
+                    split_orientations<S>(from + j * S::order * g.in, g.in, element, to, in_pitch);
+                }
+            }
+    }
+
+    // Where in the realigned source the window of each output position starts, and where the output goes.
+    int64_t locate(const Task& task, int64_t first, int64_t tile, int64_t* source, int64_t* target) const {
+        const Phase& p = *task.phase;
+        const int64_t count = std::min(tile, task.pixels() - first), columns = task.source_columns();
+        int64_t j = first % p.count[1], i = first / p.count[1] % task.rows, n = first / p.count[1] / task.rows;
+        for (int64_t r = 0; r < count; r++) {
+            source[r] = ((n * task.source_rows() + i * p.stride[0]) * columns + j * p.stride[1]) * floats_per_pixel();
+            const int64_t row = p.start[0] + (task.first_row + i) * p.step[0], column = p.start[1] + j * p.step[1];
+            target[r] = ((task.first_example + n) * g.target[0] + row) * g.target[1] + column;
+            if (++j == p.count[1]) {
+                j = 0;
+                if (++i == task.rows) i = 0, n++;
+            }
+        }
+        return count;
+    }
+
+    // Panels of a block: for each analysed part, rows of positions, columns of (offset, feature).
+    template <int L, int64_t SIZE, bool ALL>
+    [[gnu::noinline]] void analyse(const Task& task, const Block& block, const float* source, const int64_t* start, int64_t count,
+                 const float* zeros, float* panels) const {
+        constexpr int G = S::order;
+        const Phase& p = *task.phase;
+        const int64_t columns = task.source_columns(), features = block.end_feature - block.first_feature;
+        for (int64_t u = block.first_offset; u < block.end_offset; u++) {
+            const float* base[G];
+            int64_t mask[G];
+            for (int t = 0; t < G; t++) {
+                const int64_t* place = p.place(u, G, t);
+                mask[t] = place[0] ? -1 : 0;
+                base[t] = place[0] ? source + ((place[1] - p.low[0]) * columns + place[2] - p.low[1]) * floats_per_pixel() +
+                                         t * in_pitch + block.first_feature
+                                   : zeros;
+            }
+            for (int64_t c = 0; c < features; c += L) {
+                float* out = panels + (u - block.first_offset) * features + c;
+                for (int64_t r = 0; r < count; r++, out += PITCH) {
+                    Vector<L> x[G], a[PARTS];
+                    UNROLL for (int t = 0; t < G; t++) x[t] = load<L>(base[t] + (ALL ? start[r] : start[r] & mask[t]));
+                    S::analyse(x, a);
+                    UNROLL for (int q = 0; q < PARTS; q++) store<L>(out + q * SIZE * PITCH, a[q]);
+                }
+                for (int t = 0; t < G; t++) base[t] += L;
+            }
+        }
+    }
+
+    template <int64_t SIZE>
+    void analyse_any(const Task& task, const Block& block, const float* source, const int64_t* start, int64_t count,
+                     const float* zeros, float* panels) const {
+        if (in_pitch % LANES)
+            analyse<GRANULE, SIZE, false>(task, block, source, start, count, zeros, panels);
+        else if (g.phases.size() > 1)
+            analyse<LANES, SIZE, false>(task, block, source, start, count, zeros, panels);
+        else
+            analyse<LANES, SIZE, true>(task, block, source, start, count, zeros, panels);
+    }
+
+    // Products of a position lie side by side, in the order (job, row, column, output feature).
+    int64_t products_pitch() const { return PRODUCTS * out_pitch + 16; }
+
+    void multiply_block(const Block& block, const float* panels, const float* packed, int64_t count, float* all,
+                        bool first) const {
+        const int64_t depth = block.depth();
+        for (int j = 0; j < S::jobs; j++) {
+            const Job job = S::job[j];
+            const int64_t columns = job.columns * out_pitch;
+            blocks_of_columns(columns, [&]<int N, int L>(int64_t n) {
+                for (int b = 0; b < job.rows; b++) {
+                    const float* a = panels + (counts.part[j] + b * job.parts) * TILE * PITCH;
+                    multiply_rows<N == 2 ? WIDE_ROWS : NARROW_ROWS, N, L>(count, a, TILE * PITCH,
+                                                                          packed + n * job.parts * depth, job.parts, depth,
+                                                                          all + (counts.product[j] + b * job.columns) * out_pitch + n,
+                                                                          products_pitch(), first);
+                }
+            });
+            packed += job.parts * columns * depth;
+        }
+    }
+
+    template <int L>
+    [[gnu::noinline]] void synthesise(const float* all, int64_t count, const float* bias, const int64_t* target, float* pixel, float* y) const {
+        for (int64_t r = 0; r < count; r++, all += products_pitch()) {
+            for (int64_t o = 0; o < out_pitch; o += L) {
+                Vector<L> products[PRODUCTS], h[S::order];
+                UNROLL for (int k = 0; k < PRODUCTS; k++) products[k] = load<L>(all + k * out_pitch + o);
+                S::synthesise(products, h);
+                UNROLL for (int t = 0; t < S::order; t++) store<L>(pixel + t * out_pitch + o, h[t] + load<L>(bias + o));
+            }
+            join_orientations<S>(pixel, out_pitch, g.out, element, y + target[r] * S::order * g.out);
+        }
+    }
+
+    void forward(const float* x, const float* packed, const float* bias, float* y, int64_t threads,
+                 Parallel parallel) const {
+        const auto tasks = cut(g, floats_per_pixel(), SOURCE_ROOM, 4 * TILE);
+        int64_t largest = 0;
+        for (const Task& task : tasks)
+            largest = std::max(largest, task.examples * task.source_rows() * task.source_columns() * floats_per_pixel());
+        std::vector<float> padded_bias(out_pitch, 0.0f), zeros(in_pitch + LANES, 0.0f);
+        if (bias) std::copy(bias, bias + g.out, padded_bias.begin());
+        in_parallel(static_cast<int64_t>(tasks.size()), threads, parallel, [&](int64_t i) {
+            static thread_local Room room;
+            const int64_t panel_size = PARTS * TILE * PITCH + LANES;
+            float* source = room.get(largest + LANES + panel_size + TILE * products_pitch() + S::order * out_pitch);
+            float* panels = source + round_up(largest + LANES, LANES);
+            float* all = panels + round_up(panel_size, LANES);
+            float* pixel = all + TILE * products_pitch();
+            const Task& task = tasks[i];
+            const float* weights = packed;
+            for (const Phase& phase : g.phases) {
+                if (&phase == task.phase) break;
+                weights += packed_phase(phase);
+            }
+            const auto blocks = blocks_of_depth(task.phase->offsets, g.in, DEPTH);
+            realign(task, x, source);
+            int64_t start[TILE], target[TILE];
+            const int64_t tiles = (task.pixels() + TILE - 1) / TILE;
+            const int64_t tile = round_up((task.pixels() + tiles - 1) / tiles, NARROW_ROWS);
+            for (int64_t first = 0; first < task.pixels(); first += tile) {
+                const int64_t count = locate(task, first, tile, start, target);
+                const float* w = weights;
+                if (blocks.empty()) std::fill(all, all + TILE * products_pitch(), 0.0f);
+                for (const Block& block : blocks) {
+                    analyse_any<TILE>(task, block, source, start, count, zeros.data(), panels);
+                    multiply_block(block, panels, w, count, all, &block == &blocks[0]);
+                    w += WEIGHTS * block.depth() * out_pitch;
+                }
+                if (out_pitch % LANES)
+                    synthesise<GRANULE>(all, count, padded_bias.data(), target, pixel, y);
+                else
+                    synthesise<LANES>(all, count, padded_bias.data(), target, pixel, y);
+            }
+        });
+    }
+
+    // --- the gradient to the weights ---------------------------------------------------------------------------------
+
+    template <int L>
+    void gather(const float* grad, int64_t count, const int64_t* target, float* pixel, float* all, float* bias) const {
+        for (int64_t r = 0; r < count; r++, all += products_pitch()) {
+            split_orientations<S>(grad + target[r] * S::order * g.out, g.out, element, pixel, out_pitch);
+            for (int64_t o = 0; o < out_pitch; o += L) {
+                Vector<L> h[S::order], products[PRODUCTS];
+                UNROLL for (int t = 0; t < S::order; t++) h[t] = load<L>(pixel + t * out_pitch + o);
+                S::gather(h, products);
+                UNROLL for (int k = 0; k < PRODUCTS; k++) store<L>(all + k * out_pitch + o, products[k]);
+                store<L>(bias + o, load<L>(bias + o) + products[0]);  // the first job is the trivial irrep
+            }
+        }
+    }
+
+    void correlate_block(const Block& block, const float* panels, const float* all, int64_t count, float* sums) const {
+        const int64_t depth = block.depth(), total = g.phases[0].offsets * g.in;
+        const int64_t k = block.first_offset * g.in + block.first_feature;
+        for (int j = 0; j < S::jobs; j++) {
+            const Job job = S::job[j];
+            const int64_t columns = job.columns * out_pitch;
+            blocks_of_columns(columns, [&]<int N, int L>(int64_t n) {
+                for (int p = 0; p < job.parts; p++)
+                    for (int b = 0; b < job.rows; b++)
+                        correlate_columns<N == 2 ? WIDE_ROWS : NARROW_ROWS, N, L>(
+                            depth, panels + (counts.part[j] + b * job.parts + p) * GRADIENT_TILE * PITCH,
+                            all + (counts.product[j] + b * job.columns) * out_pitch + n, products_pitch(), count,
+                            sums + (p * total + k) * columns + n, columns);
+            });
+            sums += job.parts * total * columns;
+        }
+    }
+
+    void weight_gradient(const float* x, const float* grad, int64_t out_stride, int64_t in_stride, const int64_t* index,
+                         float* weight, float* bias, int64_t threads, Parallel parallel) const {
+        const auto tasks = cut(g, floats_per_pixel(), SOURCE_ROOM, 4 * GRADIENT_TILE);
+        const int64_t size = packed_size() + out_pitch, number = static_cast<int64_t>(tasks.size());
+        const int64_t chunks = std::min(number, std::clamp<int64_t>(PARTIAL_ROOM / std::max<int64_t>(size, 1), 4, 32));
+        int64_t largest = 0;
+        for (const Task& task : tasks)
+            largest = std::max(largest, task.examples * task.source_rows() * task.source_columns() * floats_per_pixel());
+        std::vector<float> zeros(in_pitch + LANES, 0.0f), sums(chunks * size, 0.0f);
+        in_parallel(chunks, threads, parallel, [&](int64_t chunk) {
+            static thread_local Room room;
+            const int64_t panel_size = PARTS * GRADIENT_TILE * PITCH + LANES;
+            float* source = room.get(largest + LANES + panel_size + GRADIENT_TILE * products_pitch() + S::order * out_pitch);
+            float* panels = source + round_up(largest + LANES, LANES);
+            float* all = panels + round_up(panel_size, LANES);
+            float* pixel = all + GRADIENT_TILE * products_pitch();
+            float* sum = sums.data() + chunk * size;
+            float* bias_sum = sum + packed_size();
+            std::fill(pixel, pixel + S::order * out_pitch, 0.0f);
+            const auto blocks = blocks_of_depth(g.phases[0].offsets, g.in, GRADIENT_DEPTH);
+            for (int64_t i = chunk * number / chunks; i < (chunk + 1) * number / chunks; i++) {
+                const Task& task = tasks[i];
+                realign(task, x, source);
+                int64_t start[GRADIENT_TILE], target[GRADIENT_TILE];
+                const int64_t tiles = (task.pixels() + GRADIENT_TILE - 1) / GRADIENT_TILE;
+                const int64_t tile = (task.pixels() + tiles - 1) / tiles;
+                for (int64_t first = 0; first < task.pixels(); first += tile) {
+                    const int64_t count = locate(task, first, tile, start, target);
+                    if (out_pitch % LANES)
+                        gather<GRANULE>(grad, count, target, pixel, all, bias_sum);
+                    else
+                        gather<LANES>(grad, count, target, pixel, all, bias_sum);
+                    for (const Block& block : blocks) {
+                        analyse_any<GRADIENT_TILE>(task, block, source, start, count, zeros.data(), panels);
+                        correlate_block(block, panels, all, count, sum);
+                    }
+                }
+            }
+        });
+        const int64_t pieces = 64;
+        in_parallel(pieces, threads, parallel, [&](int64_t i) {
+            for (int64_t chunk = 1; chunk < chunks; chunk++)
+                for (int64_t k = i * size / pieces; k < (i + 1) * size / pieces; k++) sums[k] += sums[chunk * size + k];
+        });
+        if (bias) std::copy(sums.data() + packed_size(), sums.data() + packed_size() + g.out, bias);
+        in_parallel(g.phases[0].offsets, threads, parallel, [&](int64_t u) {
+            unpack(u, sums.data(), out_stride, in_stride, index, weight);
+        });
+    }
+
+    void unpack(int64_t u, const float* sums, int64_t out_stride, int64_t in_stride, const int64_t* index,
+                float* weight) const {
+        const int64_t total = g.phases[0].offsets * g.in;
+        const int64_t* to = index + g.phases[0].number(u, S::order) * S::order;
+        for (int64_t o = 0; o < g.out; o++)
+            for (int64_t c = 0; c < g.in; c++) {
+                float in[WEIGHTS], w[S::order];
+                const float* from = sums;
+                for (int j = 0; j < S::jobs; j++) {
+                    const Job job = S::job[j];
+                    const int64_t columns = job.columns * out_pitch;
+                    for (int p = 0; p < job.parts; p++)
+                        for (int a = 0; a < job.columns; a++)
+                            in[counts.weight[j] + p * job.columns + a] =
+                                from[(p * total + u * g.in + c) * columns + a * out_pitch + o];
+                    from += job.parts * total * columns;
+                }
+                S::unweights(in, w);
+                for (int s = 0; s < S::order; s++)
+                    if (to[s] >= 0) weight[o * out_stride + c * in_stride + to[s]] = w[s];
+            }
+    }
+};
+
+template <class F>
+int with_structure(const int64_t* numbers, F f) {
+    try {
+        switch (numbers[0]) {
+            case 0: f(Layer<Order2>(numbers)); return 0;
+            case 1: f(Layer<Klein>(numbers)); return 0;
+            case 2: f(Layer<Cyclic4Exact>(numbers)); return 0;
+            case 3: f(Layer<Cyclic4Gauss>(numbers)); return 0;
+            case 4: f(Layer<Dihedral4>(numbers)); return 0;
+        }
+        return 1;
+    } catch (...) {
+        return 2;
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+int64_t quarterturn_packed_size(const int64_t* numbers) {
+    int64_t size = -1;
+    with_structure(numbers, [&](const auto& layer) { size = layer.packed_size(); });
+    return size;
+}
+
+int quarterturn_pack(const int64_t* numbers, const float* weight, int64_t out_stride, int64_t in_stride,
+                     const int64_t* index, float* packed, int64_t threads, Parallel parallel) {
+    return with_structure(numbers, [&](const auto& layer) {
+        layer.pack(weight, out_stride, in_stride, index, packed, threads, parallel);
+    });
+}
+
+int quarterturn_convolve(const int64_t* numbers, const float* x, const float* packed, const float* bias, float* y,
+                         int64_t threads, Parallel parallel) {
+    return with_structure(numbers, [&](const auto& layer) { layer.forward(x, packed, bias, y, threads, parallel); });
+}
+
+int quarterturn_weight_gradient(const int64_t* numbers, const float* x, const float* grad, int64_t out_stride,
+                                int64_t in_stride, const int64_t* index, float* weight, float* bias, int64_t threads,
+                                Parallel parallel) {
+    return with_structure(numbers, [&](const auto& layer) {
+        layer.weight_gradient(x, grad, out_stride, in_stride, index, weight, bias, threads, parallel);
+    });
+}
+
+int quarterturn_move(const int64_t* numbers, const float* x, float* y, int64_t threads, Parallel parallel) {
+    try {
+        carry_out(numbers, x, y, threads, parallel);
+        return 0;
+    } catch (...) {
+        return 2;
+    }
+}
+
+// A number that changes with the values, for caches of packed weights.
+int64_t quarterturn_fingerprint(const float* values, int64_t count) {
+    uint64_t sum[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    int64_t i = 0;
+    auto mix = [&](int lane, int64_t at) {
+        uint32_t bits;
+        std::memcpy(&bits, values + at, sizeof bits);
+        sum[lane] = (sum[lane] ^ bits) * 0x9E3779B97F4A7C15u;
+        sum[lane] ^= sum[lane] >> 29;
+    };
+    for (; i + 8 <= count; i += 8)
+        UNROLL for (int lane = 0; lane < 8; lane++) mix(lane, i + lane);
+    for (; i < count; i++) mix(0, i);
+    for (int lane = 1; lane < 8; lane++) sum[0] = (sum[0] ^ sum[lane]) * 0x9E3779B97F4A7C15u ^ sum[lane] >> 31;
+    return static_cast<int64_t>(sum[0]);
+}
+
+// The best code that this processor runs: 2 AVX-512, 1 AVX2, 0 any.
+int quarterturn_processor() {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("fma"))
+        return 2;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
+#endif
+    return 0;
+}
+}

@@ -1,0 +1,118 @@
+// Vectors of floats through GCC and Clang's vector types, and the two products that all the time goes into.
+// No fast-math: a sum is a chain of fused multiply-adds in a fixed order, so that turned inputs give turned bits.
+#pragma once
+#include <cstdint>
+
+#if defined(__AVX512F__) || defined(QUARTERTURN_WIDE)  // tests compile wide vectors for machines that have none
+constexpr int LANES = 16, WIDE_ROWS = 12, NARROW_ROWS = 24;  // 24 sums in registers, out of 32
+#elif defined(__AVX2__)
+constexpr int LANES = 8, WIDE_ROWS = 6, NARROW_ROWS = 12;  // 12 sums in registers, out of 16
+#else
+constexpr int LANES = 8, WIDE_ROWS = 3, NARROW_ROWS = 6;  // the same on registers of four floats
+#endif
+constexpr int GRANULE = 8;   // output features are padded to a multiple of this
+constexpr int DEPTH = 256;   // columns of a panel in use at most
+constexpr int PITCH = DEPTH + 16;  // floats from row to row of a panel: an odd number of cache lines
+
+template <int L>
+using Vector [[gnu::vector_size(L * sizeof(float)), gnu::aligned(4), gnu::may_alias]] = float;
+
+template <int L>
+static inline Vector<L> load(const float* p) {
+    return *reinterpret_cast<const Vector<L>*>(p);
+}
+template <int L>
+static inline void store(float* p, Vector<L> v) {
+    *reinterpret_cast<Vector<L>*>(p) = v;
+}
+
+#define UNROLL _Pragma("GCC unroll 32")
+
+// y[row][column] += sum over parts and k of a[part][row][k] * b[part][k][column], for ROWS rows and N*L columns.
+template <int ROWS, int N, int L>
+static void multiply(const float* a, int64_t part, const float* b, int64_t parts, int64_t depth, float* y, int64_t pitch,
+                     bool first) {
+    Vector<L> sum[ROWS][N];
+    UNROLL for (int r = 0; r < ROWS; r++)
+        UNROLL for (int n = 0; n < N; n++) sum[r][n] = first ? Vector<L>{} : load<L>(y + r * pitch + n * L);
+    for (int64_t j = 0; j < parts; j++) {
+        const float* column = a + j * part;
+        for (int64_t k = 0; k < depth; k++) {
+            Vector<L> w[N];
+            UNROLL for (int n = 0; n < N; n++) w[n] = load<L>(b + n * L);
+            UNROLL for (int r = 0; r < ROWS; r++) {
+                const float x = column[r * PITCH];
+                UNROLL for (int n = 0; n < N; n++) sum[r][n] += w[n] * x;
+            }
+            column++;
+            b += N * L;
+        }
+    }
+    UNROLL for (int r = 0; r < ROWS; r++)
+        UNROLL for (int n = 0; n < N; n++) store<L>(y + r * pitch + n * L, sum[r][n]);
+}
+
+// The same for any number of rows.
+template <int ROWS, int N, int L>
+static void multiply_rows(int64_t rows, const float* a, int64_t part, const float* b, int64_t parts, int64_t depth,
+                          float* y, int64_t pitch, bool first) {
+    for (; rows >= ROWS; rows -= ROWS, a += ROWS * PITCH, y += ROWS * pitch)
+        multiply<ROWS, N, L>(a, part, b, parts, depth, y, pitch, first);
+    if constexpr (ROWS > 1) {
+        if (rows) multiply_rows<(ROWS + 1) / 2, N, L>(rows, a, part, b, parts, depth, y, pitch, first);
+    }
+}
+
+// sum[k][column] += sum over rows of a[row][k] * g[row][column], for KS columns k of a and N*L columns of g.
+template <int KS, int N, int L>
+static void correlate(const float* a, const float* g, int64_t pitch, int64_t rows, float* out, int64_t out_pitch) {
+    Vector<L> sum[KS][N];
+    UNROLL for (int k = 0; k < KS; k++)
+        UNROLL for (int n = 0; n < N; n++) sum[k][n] = Vector<L>{};
+    for (int64_t r = 0; r < rows; r++) {
+        Vector<L> v[N];
+        UNROLL for (int n = 0; n < N; n++) v[n] = load<L>(g + n * L);
+        UNROLL for (int k = 0; k < KS; k++) {
+            const float x = a[k];
+            UNROLL for (int n = 0; n < N; n++) sum[k][n] += v[n] * x;
+        }
+        a += PITCH;
+        g += pitch;
+    }
+    UNROLL for (int k = 0; k < KS; k++)
+        UNROLL for (int n = 0; n < N; n++) {
+            float* p = out + k * out_pitch + n * L;
+            store<L>(p, load<L>(p) + sum[k][n]);
+        }
+}
+
+template <int KS, int N, int L>
+static void correlate_columns(int64_t columns, const float* a, const float* g, int64_t pitch, int64_t rows, float* out,
+                              int64_t out_pitch) {
+    for (; columns >= KS; columns -= KS, a += KS, out += KS * out_pitch)
+        correlate<KS, N, L>(a, g, pitch, rows, out, out_pitch);
+    if constexpr (KS > 1) {
+        if (columns) correlate_columns<(KS + 1) / 2, N, L>(columns, a, g, pitch, rows, out, out_pitch);
+    }
+}
+
+// Call f<N, L>(first column) for blocks of columns: as wide as the registers allow, then what is left.
+template <class F>
+static void blocks_of_columns(int64_t columns, F f) {
+    int64_t n = 0;
+    for (; n + 2 * LANES <= columns; n += 2 * LANES) f.template operator()<2, LANES>(n);
+    for (; n + LANES <= columns; n += LANES) f.template operator()<1, LANES>(n);
+    if constexpr (LANES > GRANULE) {
+        for (; n < columns; n += GRANULE) f.template operator()<1, GRANULE>(n);
+    }
+}
+
+// Four rows of four floats, transposed.
+static inline void transpose4(const Vector<4> (&in)[4], Vector<4> (&out)[4]) {
+    const Vector<4> a = __builtin_shufflevector(in[0], in[1], 0, 4, 1, 5), b = __builtin_shufflevector(in[2], in[3], 0, 4, 1, 5);
+    const Vector<4> c = __builtin_shufflevector(in[0], in[1], 2, 6, 3, 7), d = __builtin_shufflevector(in[2], in[3], 2, 6, 3, 7);
+    out[0] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
+    out[1] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+    out[2] = __builtin_shufflevector(c, d, 0, 1, 4, 5);
+    out[3] = __builtin_shufflevector(c, d, 2, 3, 6, 7);
+}
