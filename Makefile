@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 KERNEL := hatch_build.py $(wildcard src/quarterturn/fourier/*.cpp src/quarterturn/fourier/*.h) src/quarterturn/fourier/build.py
 
-.PHONY: help test test-slow check format bench clean
+.PHONY: help demo test test-slow check format bench clean
 help:
+	@echo "make demo       three networks on the embedded set, a table and a report, in minutes"
 	@echo "make test       the whole test suite (makes .venv first where there is none)"
 	@echo "make test-slow  longer checks, run before a change is called done"
 	@echo "make check      format, lint and types"
@@ -16,8 +17,11 @@ help:
 
 $(INSTALLED): pyproject.toml constraints.txt $(KERNEL)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev,lab]"
 	touch $@
+
+demo: $(INSTALLED)
+	$(BIN)/quarterturn demo
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto
@@ -37,6 +41,7 @@ format: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python bench/ops.py
 	$(BIN)/python bench/modes.py --batch 32
+	$(BIN)/python bench/training.py $(if $(DATA),--data $(DATA))
 	$(BIN)/python bench/export.py
 	$(BIN)/python bench/conv.py
 	$(BIN)/python bench/vgg.py

@@ -1,5 +1,8 @@
 """Every test starts from the same random numbers, and small tensors are not worth a second thread."""
 
+import os
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -9,3 +12,15 @@ torch.set_num_threads(1)
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Decoded images of the lab's tests go into a folder of their own."""
+    before = os.environ.get("QUARTERTURN_CACHE")
+    os.environ["QUARTERTURN_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    if before is None:
+        del os.environ["QUARTERTURN_CACHE"]
+    else:
+        os.environ["QUARTERTURN_CACHE"] = before

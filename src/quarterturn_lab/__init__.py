@@ -1,0 +1,1 @@
+"""The experiments: the paper's networks, data, training, tables and reports."""

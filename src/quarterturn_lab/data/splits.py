@@ -1,0 +1,49 @@
+"""Which images are for testing: a rule that depends on names alone, so that it is the same everywhere."""
+
+import hashlib
+from collections.abc import Sequence
+from importlib.resources import files
+
+import numpy as np
+from numpy.typing import NDArray
+
+# The paper's fractions: 3,037 of 30,336 images.
+TEST_PART = 3037 / 30336
+
+
+def stratified(names: Sequence[str], labels: NDArray[np.int64], part: float = TEST_PART) -> NDArray[np.bool_]:
+    """True for the test images: of each class its share, the ones whose names have the smallest SHA-256.
+
+    The shares are rounded by largest remainders, so that the total is right: 3,037 of 30,336.
+    """
+    counts = np.bincount(labels)
+    exact = counts * part
+    shares = np.floor(exact).astype(int)
+    for label in np.argsort(-(exact - shares), kind="stable")[: round(len(names) * part) - shares.sum()]:
+        shares[label] += 1
+    ranked = sorted(range(len(names)), key=lambda i: hashlib.sha256(f"test part 1/{names[i]}".encode()).digest())
+    test = np.zeros(len(names), dtype=bool)
+    for i in ranked:
+        if shares[labels[i]] > 0:
+            shares[labels[i]] -= 1
+            test[i] = True
+    return test
+
+
+def committed(name: str) -> set[str]:
+    """The test names of a data set as they are kept in the repository: lines of `class: stem stem ...`."""
+    lines = (files(__package__) / name).read_text().splitlines()
+    found: set[str] = set()
+    for line in lines:
+        folder, _, stems = line.partition(": ")
+        found.update(f"{folder}/{stem}.jpg" for stem in stems.split())
+    return found
+
+
+def written(names: Sequence[str]) -> str:
+    """The text of such a file."""
+    by_class: dict[str, list[str]] = {}
+    for name in sorted(names):
+        folder, _, file = name.partition("/")
+        by_class.setdefault(folder, []).append(file.removesuffix(".jpg"))
+    return "".join(f"{folder}: {' '.join(stems)}\n" for folder, stems in sorted(by_class.items()))

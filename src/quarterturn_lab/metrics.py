@@ -1,0 +1,87 @@
+"""What is measured: cross-entropy, Kaggle's clipped form of it, accuracy; confusion and recall; paired comparisons."""
+
+import math
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+CLIP = 1e-15  # Kaggle's
+
+
+def scores(probabilities: Array, labels: NDArray[np.int64]) -> dict[str, float]:
+    """Mean -log p of the true class, the same after Kaggle's rule, and the share of right answers.
+
+    Kaggle divides each row by its sum and clips to [1e-15, 1 - 1e-15]. The plain form is clipped only where a float
+    has no logarithm.
+    """
+    true = probabilities[np.arange(len(labels)), labels]
+    shares = (true / probabilities.sum(1)).clip(CLIP, 1 - CLIP)
+    return {
+        "cross_entropy": float(-np.log(true.clip(np.finfo(np.float64).tiny)).mean()),
+        "kaggle": float(-np.log(shares).mean()),
+        "accuracy": float((probabilities.argmax(1) == labels).mean()),
+    }
+
+
+def confusion(probabilities: Array, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """`[true, predicted]` counts."""
+    classes = probabilities.shape[1]
+    pairs = labels * classes + probabilities.argmax(1)
+    return np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
+
+
+def recalls(counts: NDArray[np.int64]) -> Array:
+    """The share of each class that was found; NaN for a class without examples."""
+    totals = counts.sum(1)
+    return np.where(totals > 0, counts.diagonal() / np.maximum(totals, 1), np.nan)
+
+
+def mean_sd(values: Sequence[float]) -> tuple[float, float | None]:
+    """Mean and sample standard deviation; None for a single value."""
+    mean = sum(values) / len(values)
+    if len(values) < 2:
+        return mean, None
+    return mean, math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+def sign_flip_test(differences: Sequence[float]) -> float:
+    """The exact two-sided p-value of paired differences: among all ways to flip their signs, those as far from zero.
+
+    >>> sign_flip_test([1.0, 2.0, 3.0])
+    0.25
+    """
+    observed = abs(sum(differences))
+    if len(differences) > 16:  # too many ways: a seeded sample of them
+        signs = np.random.default_rng(0).choice([-1.0, 1.0], (65536, len(differences)))
+    else:
+        signs = np.array(list(product((-1.0, 1.0), repeat=len(differences))))
+    return float((np.abs(signs @ np.array(differences)) >= observed - 1e-12 * max(observed, 1.0)).mean())
+
+
+def paired_t_test(differences: Sequence[float]) -> float | None:
+    """The two-sided p-value of Student's t for paired differences; None below two pairs.
+
+    >>> round(paired_t_test([1.0, 2.0, 3.0]), 4)
+    0.0742
+    """
+    mean, sd = mean_sd(differences)
+    if sd is None:
+        return None
+    if sd == 0:
+        return 0.0 if mean else 1.0
+    return two_tails(abs(mean) / (sd / math.sqrt(len(differences))), len(differences) - 1)
+
+
+def two_tails(t: float, freedom: int) -> float:
+    """The probability that Student's t is further from zero than this."""
+    # With t = sqrt(freedom) tan(angle) the density is cos(angle)^(freedom - 1) up to a constant: Simpson's rule.
+    angles = np.linspace(0.0, math.atan(t / math.sqrt(freedom)), 2001)
+    heights = np.cos(angles) ** (freedom - 1)
+    weights = np.where(np.arange(2001) % 2, 4.0, 2.0)
+    weights[[0, -1]] = 1.0
+    area = float((weights * heights).sum()) * (angles[1] - angles[0]) / 3
+    constant = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
+    return max(0.0, float(1 - 2 * constant * area))

@@ -1,0 +1,119 @@
+"""The report's figures, as SVG text. Nothing here reads a run directory."""
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("svg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+COLOURS = ("#4c566a", "#d1495b", "#00798c", "#edae49", "#6a4c93", "#30638e", "#8d6b94", "#57886c", "#b07156", "#222222")
+STYLE: Any = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "svg.fonttype": "none",
+    "svg.hashsalt": "quarterturn",
+}
+
+
+def svg(figure: Figure) -> str:
+    """The figure as an `<svg>` element, the same text for the same figure."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, bbox_inches="tight")
+    plt.close(figure)
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]
+
+
+def curves(series: dict[str, tuple[Array, Array, Array, Array]], title: str) -> str:
+    """Lines with bands: name -> (x, mean, lowest, highest)."""
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(5.2, 3.2))
+        for colour, (name, (x, mean, low, high)) in zip(_colours(len(series)), series.items(), strict=True):
+            axes.plot(x, mean, color=colour, label=name, linewidth=1.6)
+            axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+        axes.set(xlabel="epoch", title=title)
+        axes.legend(frameon=False)
+        return svg(figure)
+
+
+def sensitivity(degrees: Sequence[float], series: dict[str, tuple[Array, Array, Array]], title: str) -> str:
+    """Change of the answer with the angle: name -> (mean, lower, upper)."""
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(10.5, 3.0))
+        for colour, (name, (mean, low, high)) in zip(_colours(len(series)), series.items(), strict=True):
+            axes.plot(degrees, mean, color=colour, label=name, linewidth=1.6)
+            axes.fill_between(degrees, low, high, color=colour, alpha=0.15, linewidth=0)
+        axes.set(xlabel="image turned by, degrees", title=title, xticks=range(0, 361, 45), xlim=(0, 360))
+        axes.set_ylim(bottom=0)
+        axes.legend(frameon=False, ncols=len(series), loc="upper center", bbox_to_anchor=(0.5, -0.2))
+        return svg(figure)
+
+
+Answer = tuple[str, float, bool]  # class, probability, right
+
+
+def turned_examples(images: Array, degrees: Sequence[float], truths: Sequence[str], answers: dict[str, Any]) -> str:
+    """A line of turned images for each example; below each image what each network says, in green where it is right.
+
+    `images` is `(examples, angles, S, S)`, `answers[name]` an `(examples, angles)` table of answers.
+    """
+    count, angles = images.shape[:2]
+    with plt.rc_context({**STYLE, "axes.grid": False}):
+        figure, grid = plt.subplots(
+            count, angles, figsize=(1.32 * angles, (1.25 + 0.17 * len(answers)) * count), squeeze=False
+        )
+        for i in range(count):
+            for j in range(angles):
+                axes = grid[i, j]
+                axes.imshow(images[i, j], cmap="gray_r", vmin=0, interpolation="nearest")
+                axes.set(xticks=[], yticks=[])
+                axes.spines[:].set_visible(False)
+                if i == 0:
+                    axes.set_title(f"{degrees[j]:.0f}°", fontsize=8)
+                if j == 0:
+                    axes.set_ylabel(truths[i], fontsize=8)
+                for line, table in enumerate(answers.values()):
+                    label, probability, right = table[i][j]
+                    axes.text(
+                        0.5,
+                        -0.05 - 0.15 * line,
+                        f"{label} {probability:.2f}",
+                        transform=axes.transAxes,
+                        ha="center",
+                        va="top",
+                        fontsize=6.5,
+                        color="#1b7837" if right else "#b2182b",
+                    )
+        figure.subplots_adjust(wspace=0.25, hspace=0.05 + 0.14 * len(answers))
+        return svg(figure)
+
+
+def filters(weights: Array, title: str) -> str:
+    """`(filters, orientations, k, k)`: a column for each filter, a line for each orientation."""
+    count, orientations = weights.shape[:2]
+    with plt.rc_context({**STYLE, "axes.grid": False}):
+        figure, grid = plt.subplots(orientations, count, figsize=(0.6 * count, 0.6 * orientations), squeeze=False)
+        for column in range(count):
+            limit = float(np.abs(weights[column]).max()) or 1.0
+            for line in range(orientations):
+                axes = grid[line, column]
+                axes.imshow(weights[column, line], cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+                axes.set(xticks=[], yticks=[])
+                axes.spines[:].set(visible=True, color="#999999", linewidth=0.5)
+        figure.suptitle(title, fontsize=9)
+        return svg(figure)
+
+
+def _colours(count: int) -> list[str]:
+    return [COLOURS[i % len(COLOURS)] for i in range(count)]

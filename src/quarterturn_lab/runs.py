@@ -1,0 +1,320 @@
+"""Run directories: the only thing that training and reporting share.
+
+    config.json  environment.json  metrics.jsonl  checkpoint.pt  model.safetensors  summary.json
+
+A checkpoint is one file, replaced as a whole; a run that was killed goes on from it and ends with the same weights.
+"""
+
+import io
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save
+from torch import nn
+
+from quarterturn.errors import unknown
+from quarterturn_lab import loop
+from quarterturn_lab.build import build, initialise
+from quarterturn_lab.config import Config, difference, read
+from quarterturn_lab.data import load
+from quarterturn_lab.data.dataset import Dataset
+from quarterturn_lab.errors import ConfigError, RunError
+from quarterturn_lab.files import no_space, write_atomically
+from quarterturn_lab.nets import ROWS
+
+Progress = Callable[[int, int, float], None]  # step, all steps, loss
+QUARTERS = (0.0, 90.0, 180.0, 270.0)
+
+
+def directory_of(config: Config, root: Path) -> Path:
+    """Where a run goes: root/experiment/row, what differs from the row's own, seed."""
+    row = config.row
+    if config.net.group and config.net.group != ROWS[config.row].get("group"):
+        row += f"-{config.net.group}"
+    if config.net.group and config.rotate != "maps":
+        row += f"-{config.rotate}"
+    if config.factory:
+        row = config.factory.replace(":", ".")
+    return root / config.experiment / row / f"seed{config.seed}"
+
+
+def make_net(config: Config, data: Dataset) -> nn.Module:
+    """The network of a run, initialised from its seed; a factory's keeps torch's own initialisation."""
+    net = config.net
+    if net.outputs != len(data.classes):
+        net = replace(net, outputs=len(data.classes))
+    if config.factory:
+        torch.manual_seed(config.seed)
+        return from_factory(config.factory)(channels=net.channels, side=net.side, outputs=net.outputs)
+    module = build(net, config.rotate)
+    initialise(module, config.seed, config.output_scale)
+    return module
+
+
+def from_factory(name: str) -> Callable[..., nn.Module]:
+    """The function `package.module:function`, which takes channels, side and outputs and returns a module."""
+    module_name, colon, function = name.partition(":")
+    if not colon:
+        raise ConfigError(f"--net {name!r}: write package.module:function, a function of channels, side and outputs")
+    sys.path.insert(0, os.getcwd())
+    try:
+        module = import_module(module_name)
+    except ImportError as error:
+        raise ConfigError(f"--net {name!r}: cannot import {module_name} ({error})") from None
+    finally:
+        sys.path.pop(0)
+    if not hasattr(module, function):
+        names = [entry for entry, value in vars(module).items() if callable(value) and not entry.startswith("_")]
+        raise unknown(f"function of {module_name}", function, names)
+    return getattr(module, function)
+
+
+# --- running ----------------------------------------------------------------------------------------------------------
+
+
+def run(config: Config, directory: Path, progress: Progress | None = None) -> dict[str, Any]:
+    """Train, or go on where a run was interrupted, or do nothing where it is finished; the summary."""
+    with no_space(str(directory)):
+        directory.mkdir(parents=True, exist_ok=True)
+    with locked(directory):
+        check_config(config, directory)
+        if (directory / "summary.json").exists():
+            return summary(directory)
+        torch.set_num_threads(config.threads)
+        device = loop.pick_device(config.device)
+        data = load(config)
+        net = make_net(config, data).to(device)
+        write_atomically(directory / "config.json", config.model_dump_json(indent=1))
+        write_atomically(directory / "environment.json", json.dumps(environment(config, data, device), indent=1))
+        return _train(config, directory, data, net, device, progress)
+
+
+def _train(
+    config: Config, directory: Path, data: Dataset, net: nn.Module, device: torch.device, progress: Progress | None
+) -> dict[str, Any]:
+    state = loop.new_state(config, net, device)
+    records = _restore(directory, net, state, data)
+    total = loop.steps_per_epoch(config, data) * config.epochs
+    saved, writer = time.monotonic(), _tensorboard(config, directory)
+    for step in loop.train(config, net, data, state, device):
+        if step.record:
+            records.append(step.record)
+            _append(directory, step.record)
+            for name, value in step.record.items() if writer else ():
+                writer.add_scalar(name, value, step.step)
+        if time.monotonic() - saved >= config.checkpoint_seconds:
+            _save(directory, net, state, records, data)
+            saved = time.monotonic()
+        if progress:
+            progress(step.step, total, step.loss)
+    if writer:
+        writer.close()
+    return _finish(config, directory, data, net, state, records, device)
+
+
+def _finish(
+    config: Config,
+    directory: Path,
+    data: Dataset,
+    net: nn.Module,
+    state: loop.State,
+    records: list[dict[str, Any]],
+    device: torch.device,
+) -> dict[str, Any]:
+    _save(directory, net, state, records, data)
+    some = data.train[:: max(1, len(data.train) // config.eval_train)][: config.eval_train]
+    wall = state.seconds["wall"]
+    presented = len(data.train) * config.epochs
+    result = {
+        "experiment": config.experiment,
+        "row": config.row,
+        "seed": config.seed,
+        "group": config.net.group,
+        "rotate": config.rotate,
+        "factory": config.factory,
+        "parameters": sum(p.numel() for p in net.parameters()),
+        "train_images": len(data.train),
+        "test_images": len(data.test),
+        "skipped_images": len(data.bad),
+        "batch_images": config.batch_images,
+        "batch_pathways": config.batch_images * config.net.pathways,
+        "presentations": presented,
+        "test": loop.evaluate(net, data, data.test, device),
+        "test_4_turns": loop.evaluate(net, data, data.test, device, QUARTERS),
+        "train": loop.evaluate(net, data, some, device),
+        "cpu_seconds": round(state.seconds["cpu"], 2),
+        "wall_seconds": round(wall, 2),
+        "images_per_second": round(presented / wall, 1) if wall else None,
+        "waiting_share": round(state.seconds["waiting"] / wall, 4) if wall else None,
+        "data": data.fingerprint,
+    }
+    write_atomically(directory / "model.safetensors", save({k: v.contiguous() for k, v in net.state_dict().items()}))
+    write_atomically(directory / "summary.json", json.dumps(result, indent=1))
+    return result
+
+
+def check_config(config: Config, directory: Path) -> None:
+    """Refuse to go on with other settings than the run was started with."""
+    path = directory / "config.json"
+    if not path.exists():
+        return
+    changed = difference(read(path.read_text()), config)
+    if changed:
+        raise ConfigError(
+            f"{directory} holds a run with other settings ({'; '.join(changed)}): give the same settings, another "
+            "--runs-dir or --seed, or remove the directory"
+        )
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the run directory; it is free again when the process ends, however it ends."""
+    import fcntl
+
+    with (directory / "lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            holder = file.read().strip() or "unknown"
+            raise RunError(
+                f"{directory} is being written by another process (number {holder}): wait for it, or give another "
+                "--runs-dir or --seed"
+            ) from None
+        with no_space(str(directory / "lock")):
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+        yield
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def _save(directory: Path, net: nn.Module, state: loop.State, records: list[dict[str, Any]], data: Dataset) -> None:
+    buffer = io.BytesIO()  # first into memory: a full disk then shows as an error of our own write
+    torch.save(
+        {
+            "net": net.state_dict(),
+            "optimizer": state.optimizer.state_dict(),
+            "scaler": state.scaler.state_dict(),
+            "numbers": {name: getattr(state, name) for name in NUMBERS},
+            "records": json.dumps(records),
+            "data": data.fingerprint,
+        },
+        buffer,
+    )
+    write_atomically(directory / "checkpoint.pt", buffer.getvalue())
+
+
+NUMBERS = ("step", "loss_sum", "images_seen", "first_loss", "recent_loss", "seconds")
+
+
+def _restore(directory: Path, net: nn.Module, state: loop.State, data: Dataset) -> list[dict[str, Any]]:
+    """Load the checkpoint, if there is one, and cut the records back to where it was made; the records."""
+    path = directory / "checkpoint.pt"
+    records: list[dict[str, Any]] = []
+    if path.exists():
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+        if saved["data"] != data.fingerprint:
+            raise ConfigError(f"{path} was made with other images than these: give the same --data, or remove the run")
+        try:
+            net.load_state_dict(saved["net"])
+            state.optimizer.load_state_dict(saved["optimizer"])
+        except (RuntimeError, ValueError) as error:
+            raise ConfigError(f"{path} does not fit the network of config.json: {str(error).splitlines()[0]}") from None
+        state.scaler.load_state_dict(saved["scaler"])
+        for name, value in saved["numbers"].items():
+            setattr(state, name, value)
+        records = json.loads(saved["records"])
+    write_atomically(directory / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+    return records
+
+
+def _append(directory: Path, record: dict[str, Any]) -> None:
+    path = directory / "metrics.jsonl"
+    with no_space(str(path)), path.open("a") as file:
+        file.write(json.dumps(record) + "\n")
+
+
+def _tensorboard(config: Config, directory: Path) -> Any:
+    if not config.tensorboard:
+        return None
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise RunError('--tensorboard needs it installed: pip install "quarterturn[lab,tensorboard]"') from None
+    return SummaryWriter(str(directory / "tensorboard"))
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def environment(config: Config, data: Dataset, device: torch.device) -> dict[str, Any]:
+    """What the run ran on, and the numbers that follow from its settings."""
+    return {
+        "quarterturn": version("quarterturn"),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": str(device) if device.type == "cpu" else torch.cuda.get_device_name(device),
+        "cores": os.cpu_count(),
+        "threads": config.threads,
+        "batch_images": config.batch_images,
+        "batch_pathways": config.batch_images * config.net.pathways,
+        "classes": list(data.classes),
+        "data": data.fingerprint,
+        "skipped": list(data.bad),
+    }
+
+
+def summary(directory: Path) -> dict[str, Any]:
+    """The summary of a finished run."""
+    path = directory / "summary.json"
+    if not path.exists():
+        state = "is not finished" if (directory / "config.json").exists() else "holds no run"
+        raise RunError(f"{directory} {state}: there is no summary.json; start or resume it with `quarterturn train`")
+    return json.loads(path.read_text())
+
+
+def records(directory: Path) -> list[dict[str, Any]]:
+    """The records of the epochs; a line that was cut off by a kill is left out."""
+    path = directory / "metrics.jsonl"
+    found = []
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return found
+
+
+def opened(directory: Path, data_folder: str | None = None) -> tuple[Config, Dataset, nn.Module]:
+    """A finished run with its data and its trained network."""
+    summary(directory)
+    config = read((directory / "config.json").read_text())
+    if data_folder:
+        config = config.model_copy(update={"data": data_folder})
+    data = load(config)
+    net = make_net(config, data)
+    try:
+        net.load_state_dict(load_file(directory / "model.safetensors"))
+    except RuntimeError as error:
+        raise ConfigError(f"{directory}: the weights do not fit config.json: {str(error).splitlines()[0]}") from None
+    return config, data, net.eval()
+
+
+def finished(root: Path) -> list[Path]:
+    """The directories of all finished runs below a directory, or that directory itself."""
+    return sorted(path.parent for path in root.rglob("summary.json"))

@@ -1,0 +1,167 @@
+"""The table of an experiment, from its finished runs alone: as Markdown, as CSV, for the report and the terminal."""
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quarterturn_lab import runs
+from quarterturn_lab.experiments import EXPERIMENTS, Printed
+from quarterturn_lab.metrics import mean_sd, paired_t_test, sign_flip_test
+from quarterturn_lab.nets import ROWS
+
+Summaries = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of a table: figures as (mean, standard deviation or None), over the seeds."""
+
+    label: str
+    seeds: tuple[int, ...]
+    parameters: int
+    test: tuple[float, float | None]
+    accuracy: tuple[float, float | None]
+    turned: tuple[float, float | None]  # with the answers to four turns of the image averaged
+    train: tuple[float, float | None]
+    cpu: tuple[float, float | None]
+    paper: Printed | None
+    difference: tuple[float, float | None] | None  # paired with the baseline, seed by seed
+    pairs: int
+    p_t: float | None
+    p_flip: float | None
+
+
+def collect(root: Path, experiment: str) -> dict[str, list[Path]]:
+    """Finished runs of an experiment by the name of their row's folder; in the order of the rows' list."""
+    found: dict[str, list[Path]] = {}
+    for path in runs.finished(root):
+        if runs.summary(path)["experiment"] == experiment:
+            found.setdefault(path.parent.name, []).append(path)
+    order = list(EXPERIMENTS[experiment].rows) + list(ROWS)
+    rank = {label: i for i, label in reversed(list(enumerate(order)))}
+    return dict(sorted(found.items(), key=lambda item: (rank.get(item[0], len(order)), item[0])))
+
+
+def lines_of(root: Path, experiment: str) -> list[Line]:
+    """The table, with paired comparisons against the row "baseline" where both have a seed."""
+    found = {label: [runs.summary(path) for path in paths] for label, paths in collect(root, experiment).items()}
+    return [_line(label, own, found.get("baseline", []), experiment) for label, own in found.items()]
+
+
+def _line(label: str, own: Summaries, baseline: Summaries, experiment: str) -> Line:
+    own = sorted(own, key=lambda summary: summary["seed"])
+    reference = {summary["seed"]: summary["test"]["cross_entropy"] for summary in baseline}
+    gaps = [s["test"]["cross_entropy"] - reference[s["seed"]] for s in own if s["seed"] in reference]
+    paired = gaps if label != "baseline" else []
+
+    def over_seeds(*path: str) -> tuple[float, float | None]:
+        values = []
+        for summary in own:
+            value: Any = summary
+            for name in path:
+                value = value[name]
+            values.append(value)
+        return mean_sd(values)
+
+    return Line(
+        label=label,
+        seeds=tuple(summary["seed"] for summary in own),
+        parameters=own[0]["parameters"],
+        test=over_seeds("test", "cross_entropy"),
+        accuracy=over_seeds("test", "accuracy"),
+        turned=over_seeds("test_4_turns", "cross_entropy"),
+        train=over_seeds("train", "cross_entropy"),
+        cpu=over_seeds("cpu_seconds"),
+        paper=_printed(own[0], experiment),
+        difference=mean_sd(paired) if paired else None,
+        pairs=len(paired),
+        p_t=paired_t_test(paired) if paired else None,
+        p_flip=sign_flip_test(paired) if len(paired) > 1 else None,
+    )
+
+
+def _printed(summary: dict[str, Any], experiment: str) -> Printed | None:
+    """The paper's line for a row, whichever way it rotates; none for another group than the paper's."""
+    same_group = summary["group"] == ROWS[summary["row"]].get("group")
+    return EXPERIMENTS[experiment].paper.get(summary["row"]) if same_group and not summary.get("factory") else None
+
+
+HEADER = (
+    "row",
+    "n",
+    "parameters",
+    "test c.-e.",
+    "accuracy %",
+    "4 turns averaged",
+    "train c.-e.",
+    "CPU s",
+    "against baseline",
+    "p (t)",
+    "p (signs)",
+    "paper: test",
+)
+NOTES = (
+    "c.-e. is cross-entropy, lower is better; ± is the sample standard deviation over n seeds, and a figure without it "
+    'is one run. "4 turns averaged": the mean answer to the image turned by 0, 90, 180 and 270 degrees, not retrained. '
+    '"Against baseline" is paired seed by seed; p by Student\'s t, and exactly by flipping signs.'
+)
+PAPER_NOTE = "The paper's figures are of its full data and, where it has the name, its full network."
+
+
+def plus_minus(value: tuple[float, float | None] | None, digits: int, sign: str = "") -> str:
+    if value is None:
+        return ""
+    mean, sd = value
+    return f"{mean:{sign}.{digits}f}" + (f" ± {sd:.{digits}f}" if sd is not None else "")
+
+
+def cells(line: Line) -> tuple[str, ...]:
+    """The line as text."""
+    percent = (100 * line.accuracy[0], None if line.accuracy[1] is None else 100 * line.accuracy[1])
+    return (
+        line.label,
+        str(len(line.seeds)),
+        f"{line.parameters:,}",
+        plus_minus(line.test, 4),
+        plus_minus(percent, 1),
+        plus_minus(line.turned, 4),
+        plus_minus(line.train, 4),
+        plus_minus(line.cpu, 0),
+        plus_minus(line.difference, 4, "+"),
+        "" if line.p_t is None else f"{line.p_t:.2g}",
+        "" if line.p_flip is None else f"{line.p_flip:.2g}",
+        plus_minus(line.paper.test, 4) if line.paper else "",
+    )
+
+
+def shown(lines: list[Line]) -> list[tuple[str, ...]]:
+    """Header and lines as text, without the columns that are empty."""
+    rows = [cells(line) for line in lines]
+    used = [i for i in range(len(HEADER)) if any(row[i] for row in rows)]
+    return [tuple(row[i] for i in used) for row in (HEADER, *rows)]
+
+
+def markdown(lines: list[Line]) -> str:
+    header, *texts = shown(lines)
+    rows = [header, ("---",) * len(header), *texts]
+    note = NOTES + (" " + PAPER_NOTE if any(line.paper for line in lines) else "")
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows) + f"\n\n{note}\n"
+
+
+def as_csv(lines: list[Line]) -> str:
+    """All figures with all their digits."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    pairs = ("test", "accuracy", "turned", "train", "cpu", "difference")
+    names = [f"{name}_{part}" for name in pairs for part in ("mean", "sd")]
+    writer.writerow(["row", "n", "seeds", "parameters", *names, "p_t", "p_flip", "paper_test", "paper_train"])
+    for line in lines:
+        figures: list[object] = []
+        for name in pairs:
+            figures += list(getattr(line, name) or (None, None))
+        paper = (line.paper.test[0], line.paper.train[0]) if line.paper else (None, None)
+        seeds = " ".join(map(str, line.seeds))
+        writer.writerow([line.label, len(line.seeds), seeds, line.parameters, *figures, line.p_t, line.p_flip, *paper])
+    return buffer.getvalue()

@@ -1,0 +1,292 @@
+"""The command line, as a user meets it: examples, nearest names, one message for a mistake, and the report."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from labtools import class_folders, tiny
+from PIL import Image
+
+from quarterturn_lab import cli, runs, tables
+from quarterturn_lab.report import report
+
+COMMANDS = ("train", "table", "evaluate", "check", "report", "demo", "doctor", "data info", "data verify")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+QUIET = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
+    --disable-component-update --disable-sync --hide-scrollbars --virtual-time-budget=5000"""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of three rows, two seeds each."""
+    root = tmp_path_factory.mktemp("runs")
+    for row in ("baseline", "pool-mean", "roll-all-quarter"):
+        for seed in (0, 1):
+            config = tiny(row, seed=seed, epochs=2)
+            runs.run(config, runs.directory_of(config, root))
+    return root
+
+
+def call(arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command."""
+    code = 0
+    try:
+        cli.main(arguments.split())
+    except SystemExit as end:
+        code = int(end.code or 0)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = call(f"{command} --help", capsys)
+    assert code == 0
+    assert f"Example: quarterturn {command}" in out
+
+
+def test_help_does_not_import_what_is_heavy() -> None:
+    heavy = ("torch", "pydantic", "matplotlib", "quarterturn")
+    code = f"import sys, quarterturn_lab.cli; print([name for name in {heavy} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("train plankton/rol-all-quarter", "unknown row 'rol-all-quarter': did you mean 'roll-all-quarter'"),
+        ("train planktn/baseline", "unknown experiment 'planktn': did you mean 'plankton'"),
+        ("train plankton/baseline", "needs --data DIR"),
+        ("train plankton/baseline --data /no/such/folder", "/no/such/folder does not exist; expected"),
+        ("train synthetic/pool-mean --group D44", "unknown group 'D44'"),
+        ("train synthetic/baseline --group D4", "has no group"),
+        ("train synthetic/baseline --lr -1", "lr: Input should be greater than 0"),
+        ("train synthetic/baseline --device warp", "device 'warp' cannot be used"),
+        ("train synthetic/baseline --net no_such_module:f", "cannot import no_such_module"),
+        ("train galaxies/baseline", "no loader for galaxies yet"),
+        ("table synthetic --rows baselin", "unknown row 'baselin': did you mean 'baseline'"),
+        ("table sinthetic", "unknown experiment 'sinthetic': did you mean 'synthetic'"),
+        ("table synthetic --runs 0", "at least one run"),
+        ("evaluate nowhere", "nowhere holds no run"),
+        ("check nowhere", "nowhere holds no run"),
+        ("report nowhere", "no finished runs below nowhere"),
+        ("data info nowhere", "nowhere does not exist; expected"),
+    ],
+)
+def test_mistakes_are_one_message_and_code_2(
+    arguments: str, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, errors = call(arguments, capsys)
+    assert code == 2
+    assert errors.startswith("quarterturn: ")
+    assert message in errors
+    assert "Traceback" not in errors
+
+
+def test_unknown_commands_are_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, errors = call("trian x", capsys)
+    assert code != 0
+    assert 'Did you mean "train"?' in out + errors
+
+
+TINY_RUN = "--side 15 --epochs 1 --train-size 60 --batch 20"
+
+
+def test_train_evaluate_check_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = f"train synthetic/roll-all-quarter --seed 3 --group D4 --rotate filters {TINY_RUN} --runs-dir {tmp_path}"
+    code, out, _ = call(command, capsys)
+    assert code == 0
+    directory = tmp_path / "synthetic/roll-all-quarter-D4-filters/seed3"
+    assert f"-> {directory}" in out
+    assert "test  cross-entropy" in out
+    code, again, _ = call(command, capsys)
+    assert code == 0
+    assert again.splitlines()[-4:] == out.splitlines()[-4:]
+    code, out, errors = call(f"{command} --lr 0.1", capsys)
+    assert code == 2
+    assert "lr: 0.001 -> 0.1" in errors
+    code, out, _ = call(f"check {directory}", capsys)
+    assert code == 0
+    assert re.search(r"conv2 +RollConv +orientations permuted", out)
+    assert re.search(r"dense1 +Linear +pathways permuted", out)
+    assert re.search(r"output +Linear +unchanged", out)
+    assert "equivariant to D4: the largest relative error" in out
+    code, out, _ = call(f"evaluate {directory} --turns 8", capsys)
+    assert code == 0
+    assert "test, 8 turns averaged: cross_entropy" in out
+    record = json.loads((directory / "evaluation.json").read_text())
+    assert np.sum(record["confusion"]) == 1000
+    assert call(f"evaluate {directory} --turns 0", capsys)[0] == 2
+
+
+def test_a_plain_network_fails_the_check(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = call(f"check {finished}/synthetic/baseline/seed0", capsys)
+    assert code == 1
+    assert re.search(r"conv1 +Conv2d +none", out)
+    assert "not equivariant to C4: the first layer that breaks it is 'conv1'" in out
+
+
+def test_table_runs_all_rows_and_reuses_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = f"table synthetic --runs 1 --rows baseline pool-mean --jobs 2 --group D4 {TINY_RUN} --runs-dir {tmp_path}"
+    code, out, errors = call(command, capsys)
+    assert code == 0, errors
+    assert "report:" in out
+    lines = {line.label: line for line in tables.lines_of(tmp_path, "synthetic")}
+    assert set(lines) == {"baseline", "pool-mean-D4"}  # a plain row has no group
+    assert lines["pool-mean-D4"].seeds == (0,)
+    assert lines["pool-mean-D4"].pairs == 1
+    assert (tmp_path / "synthetic.md").exists()
+    code, out, _ = call(command, capsys)
+    assert "2 of 2 runs are finished already" in out
+
+
+def test_a_terminated_table_ends_its_runs(tmp_path: Path) -> None:
+    command = (
+        f"table synthetic --runs 1 --rows baseline --epochs 100000 --side 15 --train-size 60 --runs-dir {tmp_path}"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "quarterturn_lab.cli", *command.split()],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    directory = tmp_path / "synthetic/baseline/seed0"
+    deadline = time.monotonic() + 200
+    while not (directory / "progress.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(timeout=200) == 143
+    with runs.locked(directory):  # nobody holds it any more
+        assert not (directory / "summary.json").exists()
+
+
+def test_the_table_is_arithmetic_on_the_summaries(finished: Path) -> None:
+    lines = {line.label: line for line in tables.lines_of(finished, "synthetic")}
+    assert list(lines) == ["baseline", "pool-mean", "roll-all-quarter"]
+    values = {
+        row: [runs.summary(finished / f"synthetic/{row}/seed{s}")["test"]["cross_entropy"] for s in (0, 1)]
+        for row in lines
+    }
+    pool = lines["pool-mean"]
+    assert pool.test == pytest.approx((np.mean(values["pool-mean"]), np.std(values["pool-mean"], ddof=1)))
+    gaps = np.subtract(values["pool-mean"], values["baseline"])
+    assert pool.difference == pytest.approx((gaps.mean(), gaps.std(ddof=1)))
+    assert lines["baseline"].difference is None
+    text = tables.markdown(list(lines.values()))
+    assert f"| {np.mean(values['pool-mean']):.4f} ± " in text
+    assert "paper" not in text  # the embedded set is not in the paper
+    assert tables.as_csv(list(lines.values())).count("\n") == 4
+
+
+def test_the_papers_figures_stand_beside_plankton(finished: Path, tmp_path: Path) -> None:
+    source = finished / "synthetic/pool-mean/seed0/summary.json"
+    target = tmp_path / "plankton/pool-mean/seed0/summary.json"
+    target.parent.mkdir(parents=True)
+    target.write_text(source.read_text().replace('"synthetic"', '"plankton"'))
+    assert "0.6781 ± 0.0041" in tables.markdown(tables.lines_of(tmp_path, "plankton"))
+    target.write_text(target.read_text().replace('"C4"', '"D4"'))
+    assert "0.6781" not in tables.markdown(tables.lines_of(tmp_path, "plankton"))  # the paper had turns alone
+
+
+def test_the_report_is_one_page_that_needs_nothing_else(finished: Path, tmp_path: Path) -> None:
+    page = report(finished, tmp_path).read_text()
+    outside = re.findall(r'(?:src|href)="(?!#)[^"]*"|url\((?!#|\'#|"#)[^)]*\)|@import|<script', page)
+    assert [found for found in outside if not found.startswith(('href="data:', 'xlink:href="data:'))] == []
+    for title in ("Rotation sensitivity", "Test images as they are turned", "Learnt filters of roll-all-quarter"):
+        assert title in page
+    assert page.count("<svg") == 2 + 2 + 2  # curves; sensitivity, examples; filters of two rows
+    assert (tmp_path / "synthetic.csv").exists()
+    assert "| pool-mean | 2 |" in (tmp_path / "report.md").read_text()
+    again = report(finished, tmp_path / "again").read_text()
+    assert again == page  # the same runs make the same page
+
+
+def test_the_report_does_without_the_data(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(finished / "synthetic/baseline/seed0", tmp_path / "synthetic/baseline/seed0")
+    config = tmp_path / "synthetic/baseline/seed0/config.json"
+    changed = json.loads(config.read_text()) | {"loader": "folder", "data": "/no/such/folder"}
+    config.write_text(json.dumps(changed))
+    page = report(tmp_path).read_text()
+    assert "/no/such/folder does not exist" in page
+    assert "Training loss" in page
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+def test_the_report_in_a_browser(finished: Path, tmp_path: Path) -> None:
+    page = report(finished, tmp_path)
+    picture = tmp_path / "page.png"
+    browser = [str(CHROMIUM), *QUIET.split(), f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1200,2000"]
+    subprocess.run([*browser, f"--screenshot={picture}", page.as_uri()], check=True, capture_output=True, timeout=120)
+    with Image.open(picture) as image:
+        assert image.size == (1200, 2000)
+        pixels = np.asarray(image.convert("RGB")).astype(int)
+    assert pixels.std() > 10  # not blank
+    coloured = (pixels.max(2) - pixels.min(2) > 60).mean(axis=1)  # curves, bands, answers, filters
+    assert (coloured[:1000] > 0).any()
+    assert (coloured[1000:] > 0).sum() > 100
+    document = subprocess.run([*browser, "--dump-dom", page.as_uri()], check=True, capture_output=True, timeout=120)
+    text = document.stdout.decode()
+    assert text.count("<svg") == 6
+    assert "roll-all-quarter" in text
+
+
+def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = call("doctor", capsys)
+    assert code == 0
+    assert re.search(r"ok +torch", out)
+    assert re.search(r"ok +equivariance +largest error", out)
+
+
+def test_data_info_and_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = class_folders(tmp_path)
+    code, out, _ = call(f"data info {root}", capsys)
+    assert code == 0
+    assert "24 images in 2 classes" in out
+    assert "longest sides: 14 to 21 pixels" in out
+    assert call(f"data verify {root}", capsys)[0] == 0
+    (root / "ant" / "0.png").write_bytes(b"broken")
+    code, out, _ = call(f"data verify {root}", capsys)
+    assert code == 1
+    assert "bad: " in out
+    assert "ant/0.png" in out
+    assert "23 of 24 images" in out
+
+
+def test_skip_bad_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = class_folders(tmp_path / "data", count=15)
+    (root / "bee" / "7.png").write_bytes(b"broken")
+    command = f"train folder/baseline --data {root} --side 15 --channels 1 --epochs 1 --batch 10 --runs-dir {tmp_path}"
+    code, _, errors = call(command, capsys)
+    assert code == 2
+    assert "bee/7.png cannot be read" in errors
+    code, _, errors = call(f"{command} --skip-bad", capsys)
+    assert code == 0, errors
+    assert runs.summary(tmp_path / "folder/baseline/seed0")["skipped_images"] == 1
+
+
+def test_an_interrupt_is_said_and_the_checkpoint_resumes(tmp_path: Path) -> None:
+    command = "train synthetic/baseline --side 15 --train-size 200 --epochs 2000 --checkpoint-seconds 0"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "quarterturn_lab.cli", *command.split(), "--runs-dir", str(tmp_path)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ},
+    )
+    checkpoint = tmp_path / "synthetic/baseline/seed0/checkpoint.pt"
+    deadline = time.monotonic() + 200
+    while not checkpoint.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(2)
+    _, errors = process.communicate(timeout=200)
+    assert process.returncode == 130
+    assert "interrupted; the same command resumes" in errors
+    assert checkpoint.exists()
