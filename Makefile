@@ -45,6 +45,7 @@ bench: $(INSTALLED)
 	$(BIN)/python bench/export.py
 	$(BIN)/python bench/conv.py
 	$(BIN)/python bench/vgg.py
+	$(BIN)/python bench/dense.py
 	$(BIN)/python bench/tables.py
 
 clean:
