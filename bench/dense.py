@@ -25,7 +25,7 @@ def measure(repeats: int) -> list[dict[str, object]]:
             features = width // group.order
             x = torch.randn(batch, features * group.order)
             layers = {
-                via: qt.RollLinear(group, features, features, rotate="filters", via=via)  # type: ignore[arg-type]
+                via: qt.RollLinear(group, features, features, rotate="filters", via=via)
                 for via in ("linear", "fourier")
             }
             row: dict[str, object] = {"group": group.name, "batch": batch, "width": x.shape[1]}
