@@ -99,6 +99,8 @@ def test_convolutions_are_exact_at_every_size(data: st.DataObject, group: Group)
     assert_twins_agree(maps, filters, image(group, *sizes, batch=group.order), group)
     maps, filters = twins(lambda rotate: qt.SliceConv(group, 2, 4, groups=groups, rotate=rotate, **chosen))
     assert_twins_agree(maps, filters, image(group, *sizes), group, sliced_input=False)
+    maps, filters = twins(lambda rotate: qt.PathConv(group, 2, 4, groups=groups, rotate=rotate, **chosen))
+    assert_twins_agree(maps, filters, image(group, *sizes, batch=group.order), group)
 
 
 @given(data=st.data(), group=st.sampled_from(PLANAR))

@@ -89,6 +89,14 @@ class _Convolution(nn.Module):
         """The filters of these orientations."""
         raise NotImplementedError
 
+    def turned_bias(self, bias: Tensor, orientations: int) -> Tensor:
+        """The bias of that many orientations."""
+        return bias.repeat_interleave(orientations)
+
+    def filters_output(self, out: Tensor, orientations: int) -> Tensor:
+        """What comes out of that many orientations, with orientation as the fastest feature index."""
+        return out
+
     def forward(self, x: Tensor) -> Tensor:
         if self.rotate == "maps":
             maps = self.maps_input(x)
@@ -96,9 +104,10 @@ class _Convolution(nn.Module):
             return convolve(maps, self.weight, self.bias, where, self.groups, self.padding_mode)
 
         def run(where: Placement, orientations: list[int]) -> Tensor:
-            bias = None if self.bias is None else self.bias.repeat_interleave(len(orientations))
             maps, filters = self.filters_input(x, orientations), self.turned_filters(orientations)
-            return convolve(maps, filters, bias, where, maps.shape[1] // filters.shape[1], self.padding_mode)
+            bias = None if self.bias is None else self.turned_bias(self.bias, len(orientations))
+            out = convolve(maps, filters, bias, where, maps.shape[1] // filters.shape[1], self.padding_mode)
+            return self.filters_output(out, len(orientations))
 
         return by_placement(self.group, x.shape[2:], self.windows, run)
 
@@ -214,6 +223,40 @@ def _suits_the_kernel(x: Tensor, weight: Tensor) -> bool:
         return True
     inside_func = torch._C._functorch.peek_interpreter_stack() is not None
     return not inside_func and all(forward_ad.unpack_dual(t).tangent is None for t in (x, weight))
+
+
+class PathConv(_Convolution):
+    """A convolution that each pathway applies to itself alone, without a roll (section 4.2).
+
+    Sliced `(G*N, in, *S)` -> sliced `(G*N, out, *S')` with `rotate="maps"`, where it is torch's own; stacked
+    `(N, in*G, *S)` -> stacked `(N, out*G, *S')` with `rotate="filters"`. `weight` is `(out, in/groups, *k)`.
+
+    >>> from quarterturn import C4
+    >>> PathConv(C4, 8, 16, 3, padding=1, rotate="filters")(torch.zeros(2, 32, 20, 30)).shape
+    torch.Size([2, 64, 20, 30])
+    """
+
+    def filter_inputs(self) -> int:
+        return self.in_features // self.groups
+
+    def maps_input(self, x: Tensor) -> Tensor:
+        check_features(x, self.group, self.in_features, "sliced")
+        return x
+
+    def filters_input(self, x: Tensor, orientations: list[int]) -> Tensor:
+        """Orientation becomes the slow feature index, so that orientations are groups of a grouped convolution."""
+        check_features(x, self.group, self.in_features, "stacked")
+        some = select_orientations(x, self.group, orientations)
+        return some.unflatten(1, (self.in_features, len(orientations))).transpose(1, 2).flatten(1, 2)
+
+    def turned_filters(self, orientations: list[int]) -> Tensor:
+        return torch.cat([ops.act(self.weight, self.group, self.group.inverse[h]) for h in orientations])
+
+    def turned_bias(self, bias: Tensor, orientations: int) -> Tensor:
+        return bias.repeat(orientations)
+
+    def filters_output(self, out: Tensor, orientations: int) -> Tensor:
+        return out.unflatten(1, (orientations, self.out_features)).transpose(1, 2).flatten(1, 2)
 
 
 class DepthwiseConv(_Convolution):

@@ -7,7 +7,7 @@ from torch import nn
 
 import quarterturn as qt
 from quarterturn import Group
-from quarterturn_lab.layers import CosetPool, CosetsToOne, PathConv, Questions, SymmetricConv, smallest_subgroup
+from quarterturn_lab.layers import CosetPool, CosetsToOne, Questions, SymmetricConv, smallest_subgroup
 from quarterturn_lab.nets import Net
 from quarterturn_lab.seeds import key
 
@@ -72,7 +72,7 @@ class _Builder:
         elif self.net.roll == "all":
             module = qt.RollConv(group, inputs, width, kernel, padding=padding, rotate=rotate)
         else:
-            module = PathConv(group, inputs, width, kernel, padding, rotate)
+            module = qt.PathConv(group, inputs, width, kernel, padding=padding, rotate=rotate)
         self._add(name, module)
         self.features = width
         if group is not None and self.method == "oriented-max":

@@ -8,31 +8,6 @@ import quarterturn as qt
 from quarterturn import Group, ops
 
 
-class PathConv(nn.Conv2d):
-    """A convolution of stride 1 that each pathway applies to itself alone, without a roll.
-
-    `rotate="maps"`: sliced in, sliced out, torch's own. `rotate="filters"`: stacked in, stacked out, orientation h by
-    the filters h^-1 W. The weight is the same.
-    """
-
-    def __init__(self, group: Group, inputs: int, outputs: int, kernel: int, padding: int, rotate: str) -> None:
-        super().__init__(inputs, outputs, kernel, padding=padding)
-        self.group, self.rotate = group, rotate
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.rotate == "maps":
-            return super().forward(x)
-        order = self.group.order
-        turned = [qt.act(self.weight, self.group, self.group.inverse[h]) for h in range(order)]
-        bias = None if self.bias is None else self.bias.repeat(order)
-        orientations_first = x.unflatten(1, (-1, order)).transpose(1, 2).flatten(1, 2)
-        out = F.conv2d(orientations_first, torch.cat(turned), bias, padding=self.padding, groups=order)
-        return out.unflatten(1, (order, -1)).transpose(1, 2).flatten(1, 2)
-
-    def extra_repr(self) -> str:
-        return f"{self.group.name}, {super().extra_repr()}, rotate={self.rotate!r}"
-
-
 class CosetPool(nn.Module):
     """Pool the pathways of each coset Kg of a subgroup K, realigned: a step of Fasel's gradual pooling.
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from quarterturn import ops
-from quarterturn.conv import DepthwiseConv, SliceConv
+from quarterturn.conv import DepthwiseConv, PathConv, SliceConv
 from quarterturn.dense import RollLinear
 from quarterturn.filters import roll_filters, slice_filters
 from quarterturn.groups import Group
@@ -117,7 +117,7 @@ def our_convolution(w: Writer, path: str, module: Any, value: Value) -> Value:
         sees: str | None = "slice"
     else:
         value = stacked(w, oriented(module, value))
-        sees = None if isinstance(module, DepthwiseConv) else "roll"
+        sees = None if isinstance(module, DepthwiseConv | PathConv) else "roll"
     value = _convolve(
         w,
         path,

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from quarterturn.conv import DepthwiseConv, RollConv, SliceConv
+from quarterturn.conv import DepthwiseConv, PathConv, RollConv, SliceConv
 from quarterturn.dense import RollLinear
 from quarterturn.layers import Pool, Roll, Slice, Stack, Unstack
 from quarterturn.norms import BatchNorm, GroupNorm, InstanceNorm, LayerNorm
@@ -124,7 +124,7 @@ RULES: list[tuple[Any, Rule]] = [
     (Stack, _stack),
     (Unstack, _unstack),
     (Pool, _pool),
-    ((SliceConv, RollConv, DepthwiseConv), our_convolution),
+    ((SliceConv, RollConv, PathConv, DepthwiseConv), our_convolution),
     ((RollConvTranspose, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), transposed),
     ((nn.Conv1d, nn.Conv2d, nn.Conv3d), torchs_convolution),
     (RollLinear, roll_linear),
