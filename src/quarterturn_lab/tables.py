@@ -107,7 +107,7 @@ NOTES = (
     'is one run. "4 turns averaged": the mean answer to the image turned by 0, 90, 180 and 270 degrees, not retrained. '
     '"Against baseline" is paired seed by seed; p by Student\'s t, and exactly by flipping signs.'
 )
-PAPER_NOTE = "The paper's figures are of its full data and, where it has the name, its full network."
+PAPER_NOTE = "The paper's figures are for its full data and its full network."
 
 
 def plus_minus(value: tuple[float, float | None] | None, digits: int, sign: str = "") -> str:
