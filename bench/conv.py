@@ -25,7 +25,7 @@ SIZES = {
     "kernels": ((64, 48, 16, 1), (128, 24, 16, 1), (256, 12, 32, 1), (64, 48, 8, 5), (128, 24, 8, 5), (256, 12, 16, 5)),
 }
 FORMS = (("C4", C4, "fourier"), ("C4", C4, "fourier-rounded"), ("D4", D4, "fourier"))
-TARGETS = {  # of issue 5, for the sizes of "table": forward, and forward and backward
+TARGETS = {  # what we aim at for the sizes of "table": forward, and forward and backward
     ("C4", "fourier-rounded", "forward"): (2.2, 2.5, 2.6),
     ("C4", "fourier", "forward"): (1.9, 2.2, 2.2),
     ("D4", "fourier", "forward"): (3.0, 4.0, 4.3),
