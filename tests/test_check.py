@@ -278,3 +278,17 @@ def test_inputs_on_which_the_check_could_not_fail_are_refused(x: Tensor) -> None
 def test_unknown_kinds_are_answered() -> None:
     with pytest.raises(qt.OptionError, match="unknown kind 'invarient': did you mean 'invariant'"):
         equivariance_error(nn.Identity(), C4, image(), kind="invarient")
+
+
+def test_the_law_of_every_layer() -> None:
+    net = rolled_net(D4, qt.Stack(D4), nn.Sequential(nn.ReLU(), nn.MaxPool2d(2, 1)), qt.Pool(D4, rotate="filters"))
+    layers = qt.laws_by_layer(net, D4, image())
+    assert [layer.path for layer in layers] == ["0", "1", "2", "3", "4", "5", "6.0", "6.1", "7"]
+    assert [layer.law for layer in layers] == [
+        *["pathways permuted"] * 5,
+        *["orientations permuted"] * 3,
+        "turned",
+    ]
+    assert max(layer.error for layer in layers) < 1e-10
+    broken = qt.laws_by_layer(nn.Sequential(*net, nn.Conv2d(3, 3, 2).double()), D4, image())
+    assert [layer.error > 1e-3 for layer in broken] == [False] * 9 + [True]

@@ -9,7 +9,7 @@ LAB = ROOT / "quarterturn_lab"
 # A module may import those before it.
 MODULES = """errors seeds files nets config experiments layers build augment metrics
     data.dataset data.cache data.splits data.images data.folder data.plankton data.mnist data.synthetic data
-    loop runs worker progress sweep tables layerwise plots report inspect doctor commands cli"""
+    loop runs worker progress sweep tables plots report inspect doctor commands cli"""
 ORDER = MODULES.split()
 
 

@@ -3,6 +3,7 @@
 from quarterturn.check import EquivarianceErrors as EquivarianceErrors
 from quarterturn.check import assert_equivariant as assert_equivariant
 from quarterturn.check import equivariance_error as equivariance_error
+from quarterturn.check import laws_by_layer as laws_by_layer
 from quarterturn.conv import DepthwiseConv as DepthwiseConv
 from quarterturn.conv import PathConv as PathConv
 from quarterturn.conv import RollConv as RollConv

@@ -15,7 +15,24 @@ from quarterturn.groups import Group
 
 OutputKind = Literal["scalar", "vector", "invariant"]
 OUTPUT_KINDS = ("scalar", "vector", "invariant")
+# What may become of a tensor when the input is turned, and how we speak of it.
+LAWS = {
+    "unchanged": "unchanged (invariant)",
+    "pathways permuted": "sliced (pathways permuted: is a Pool missing?)",
+    "orientations permuted": "stacked (orientations permuted: is a Pool missing?)",
+    "turned": "turned with the input (same-equivariant)",
+}
 TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+
+
+@dataclass(frozen=True)
+class LayerLaw:
+    """How the output of a layer follows the input's turns: the law that fits best, and its largest relative error."""
+
+    path: str
+    layer: str
+    law: str
+    error: float
 
 
 @dataclass(frozen=True)
@@ -98,6 +115,35 @@ def assert_equivariant(
         f"with an error of {errors.absolute[worst]:.3g}, {errors.relative[worst]:.3g} of the largest output "
         f"(tolerance {tolerance:.3g})"
     )
+
+
+def laws_by_layer(model: nn.Module, group: Group, x: Tensor) -> list[LayerLaw]:
+    """How the output of every innermost layer follows the turns of the input, over all elements, in running order.
+
+    >>> from quarterturn import C4, Slice, Pool
+    >>> net = nn.Sequential(Slice(C4), nn.ReLU(), Pool(C4))
+    >>> [layer.law for layer in laws_by_layer(net, C4, torch.randn(1, 1, 8, 8))]
+    ['pathways permuted', 'pathways permuted', 'turned']
+    """
+    _check_that_turning_changes((x,), group, "scalar")
+    with in_eval_mode(model), torch.no_grad():
+        calls = _record(model, (x,))
+        turned = [_record(model, _turned((x,), group, g, "scalar")) for g in range(group.order)]
+    found = []
+    for number, call in enumerate(calls):
+        if call.has_calls or len(call.outputs) != 1:
+            continue
+        errors = dict.fromkeys(LAWS, 0.0)
+        for g in range(group.order):
+            here = dict.fromkeys(LAWS, math.inf)
+            after = turned[g][number].outputs if number < len(turned[g]) else []
+            for law, expected in _laws(call.outputs[0], group, g, len(x), ("scalar",)):
+                gap, size = _distance([expected], after)
+                here[law] = min(here[law], gap / size if size else gap)
+            errors = {law: _larger(errors[law], here[law]) for law in LAWS}
+        best = min(errors, key=lambda law: (math.isnan(errors[law]), errors[law]))
+        found.append(LayerLaw(call.path, type(call.module).__name__, best, errors[best]))
+    return found
 
 
 # --- comparing --------------------------------------------------------------------------------------------------------
@@ -221,7 +267,7 @@ def _find_culprit(
                 return f"it breaks inside the forward of {name}: the layers that it calls are fine"
             return f"the first layer that breaks it is {name}"
     found = laws(calls[-1].outputs, calls_turned[-1].outputs)
-    return f"no layer breaks it, but the output is {' and '.join(sorted({law or 'lawless' for law in found}))}"
+    return f"no layer breaks it, but the output is {' and '.join(sorted({LAWS[law] for law in found if law}))}"
 
 
 def _describe(module: nn.Module) -> str:
@@ -243,10 +289,10 @@ def _laws(a: Tensor, group: Group, h: int, examples: int, kinds: tuple[ops.Kind,
     """What symmetry allows: unchanged; turned; pathways permuted, x_g -> x_gh; turned and orientations permuted."""
     sliced = a.dim() > 0 and len(a) % (group.order * examples) == 0
     permutation = [group.table[g][h] for g in range(group.order)]
-    yield "unchanged (invariant)", a
+    yield "unchanged", a
     if sliced:
         pathways = a.unflatten(0, (group.order, len(a) // group.order))
-        yield "sliced (pathways permuted: is a Pool missing?)", pathways[permutation].flatten(0, 1)
+        yield "pathways permuted", pathways[permutation].flatten(0, 1)
     for features in (1, -1):  # the axis of the features: some layers, such as LayerNorm, want it last
         maps = a.movedim(features, 1) if a.dim() == 2 + group.dim else a
         if maps.dim() not in (2, 2 + group.dim):
@@ -254,11 +300,11 @@ def _laws(a: Tensor, group: Group, h: int, examples: int, kinds: tuple[ops.Kind,
         for kind in kinds:
             if kind == "scalar" or maps.shape[1] % group.dim == 0:
                 turned = ops.act(maps, group, h, kind)
-                yield "turned with the input (same-equivariant)", turned.movedim(1, features)
+                yield "turned", turned.movedim(1, features)
         if maps.shape[1] % group.order == 0 and not sliced:
             orientations = maps.unflatten(1, (maps.shape[1] // group.order, group.order))
             turned = ops.act(orientations[:, :, permutation].flatten(1, 2), group, h)
-            yield "stacked (orientations permuted: is a Pool missing?)", turned.movedim(1, features)
+            yield "orientations permuted", turned.movedim(1, features)
 
 
 def _record(model: nn.Module, inputs: tuple[Tensor, ...]) -> list[_Call]:

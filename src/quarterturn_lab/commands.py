@@ -18,7 +18,6 @@ from quarterturn_lab.config import Config, checked
 from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.experiments import experiment_of, settings_of, split_name
 from quarterturn_lab.files import write_atomically
-from quarterturn_lab.layerwise import by_layer
 from quarterturn_lab.metrics import confusion, recalls, scores
 from quarterturn_lab.nets import ROWS
 from quarterturn_lab.progress import Bars, clock
@@ -146,9 +145,9 @@ def check_run(directory: Path, group_name: str | None, data_folder: str | None) 
     images = loop.prepared(torch.from_numpy(data.images[data.test[:4]]), loop.scale_of(data)).double()
     net = net.double()
     print(f"{'layer':>22}  {'kind':<16} {'law under ' + group.name:<24} relative error")
-    for layer in by_layer(net, group, images):
+    for layer in qt.laws_by_layer(net, group, images):
         law = layer.law if layer.error < 1e-6 else "none"
-        print(f"{layer.name:>22}  {layer.kind:<16} {law:<24} {layer.error:.1e}")
+        print(f"{layer.path:>22}  {layer.layer:<16} {law:<24} {layer.error:.1e}")
     try:
         qt.assert_equivariant(net, group, images)
     except qt.NotEquivariantError as error:
