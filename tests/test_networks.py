@@ -123,15 +123,17 @@ def test_networks_copy_export_and_autocast(rotate: str) -> None:
     torch.testing.assert_close(last, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_filters_mode_exports_with_free_sizes_where_strides_are_one() -> None:
+def test_filters_mode_exports_with_free_sizes_strided_layers_too() -> None:
     net = nn.Sequential(
-        qt.SliceConv(C4, 1, 2, 3, padding=1, rotate="filters"),
+        qt.SliceConv(C4, 1, 2, 3, 2, 1, rotate="filters"),
         nn.ReLU(),
-        qt.RollConv(C4, 2, 2, 3, padding=1, rotate="filters"),
+        qt.MaxPool(C4, 3, 2, ceil_mode=True, rotate="filters"),
+        qt.RollConv(C4, 2, 2, 4, 2, 1, rotate="filters"),
         qt.Pool(C4, rotate="filters"),
     )
-    batch, height, width = (torch.export.Dim(name, min=4) for name in ("batch", "height", "width"))
-    x = torch.randn(5, 1, 16, 12)
+    batch, height, width = (torch.export.Dim(name, min=16) for name in ("batch", "height", "width"))
+    x = torch.randn(17, 1, 32, 24)
     program = torch.export.export(net, (x,), dynamic_shapes=({0: batch, 2: height, 3: width},))
-    x = torch.randn(4, 1, 9, 31)
-    torch.testing.assert_close(program.module()(x), net(x), rtol=1e-4, atol=1e-5)
+    for sizes in ((33, 24), (31, 50)):
+        x = torch.randn(16, 1, *sizes)
+        torch.testing.assert_close(program.module()(x), net(x), rtol=1e-4, atol=1e-5)
