@@ -113,6 +113,35 @@ def test_networks_written_with_ordinary_layers(group: Group) -> None:
     qt.assert_equivariant(plain, group, image(17, 24))
 
 
+class InPlace(nn.Module):
+    """Changes tensors in place after they were rolled, and uses both."""
+
+    def __init__(self, group: Group) -> None:
+        super().__init__()
+        self.enter, self.roll, self.pool = qt.SliceConv(group, 1, 3, 3), qt.Roll(group), qt.Pool(group)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv = nn.Conv2d(3 * group.order, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enter(x)
+        first = self.roll(x)
+        y = self.relu(x)  # `first` is a copy and keeps its negative values
+        x.mul_(2.0)  # y is x
+        second = self.roll(x)
+        y.add_(1.0)
+        F.relu(x, inplace=True)
+        return self.pool(self.conv(first) + self.conv(second) + y + x)
+
+
+@each_group
+def test_work_in_place_stays_in_its_place(group: Group) -> None:
+    x = image(9, 9)
+    net = ready(InPlace(group), x)
+    qt.assert_equivariant(net, group, x)
+    assert_plain(net, x)
+    assert_plain(net, x, example=x)
+
+
 def readme_net(group: Group) -> nn.Module:
     return nn.Sequential(
         qt.Slice(group),

@@ -28,6 +28,10 @@ POINTWISE_FUNCTIONS = {
     F.relu, F.relu6, F.leaky_relu, F.elu, F.selu, F.gelu, F.silu, F.mish, F.sigmoid, F.tanh, F.hardtanh, F.hardswish,
     F.hardsigmoid, F.softplus, F.dropout, F.dropout1d, F.dropout2d, F.dropout3d,
 }  # fmt: skip
+# Rolling copies, and here it may be pending: what works in place must not reach the tensor that it was taken from.
+NOT_IN_PLACE: dict[Any, Any] = {
+    operator.iadd: operator.add, operator.imul: operator.mul, "relu_": "relu", "add_": "add", "mul_": "mul",
+}  # fmt: skip
 POINTWISE_METHODS = {
     "relu", "relu_", "sigmoid", "tanh", "abs", "square", "sqrt", "exp", "add", "add_", "sub", "mul", "mul_", "div",
     "clamp", "clamp_min", "contiguous",
@@ -98,12 +102,20 @@ class _Builder:
             if isinstance(value, Value) and shape is not None and len(shape) > 2:
                 value = replace(value, sizes=tuple(shape[2:]))
             self.values[node] = value
+            if self.works_in_place(node) and isinstance(node.args[0], fx.Node):
+                before = self.values[node.args[0]]  # who uses this tensor from here on sees what became of it
+                self.values.update((other, value) for other, v in self.values.items() if v is before)
         if self.problems:
             raise ConversionError(
                 "these parts of the network cannot be converted:\n" + "\n".join(f"- {p}" for p in self.problems)
             )
         self.writer.graph.lint()
         return fx.GraphModule(self.writer.root, self.writer.graph, "Plain").eval()
+
+    def works_in_place(self, node: fx.Node) -> bool:
+        if node.op == "call_module":
+            return bool(getattr(self.modules[str(node.target)], "inplace", False)) and bool(node.args)
+        return bool(node.args) and (node.target in NOT_IN_PLACE or bool(node.kwargs.get("inplace", False)))
 
     def value_of(self, node: fx.Node) -> Any:
         args = fx.node.map_arg(node.args, lambda n: self.values[n])
@@ -195,11 +207,14 @@ class _Builder:
     def record(self, node: fx.Node, args: Any, kwargs: Any, like: Value) -> Any:
         """The same call on the plain network's tensors."""
         args, kwargs = _mapped([args, kwargs], lambda v: unflattened(v).proxy if v.group is None else v.proxy)
+        target = NOT_IN_PLACE.get(node.target, node.target)
+        if kwargs.get("inplace"):
+            kwargs = {**kwargs, "inplace": False}
         if node.op == "call_method":
-            result = getattr(args[0], str(node.target))(*args[1:], **kwargs)
+            result = getattr(args[0], str(target))(*args[1:], **kwargs)
         else:
             nodes = fx.node.map_aggregate((tuple(args), kwargs), lambda a: getattr(a, "node", a))
-            result = self.writer.proxy(self.writer.graph.create_node("call_function", node.target, *nodes))
+            result = self.writer.proxy(self.writer.graph.create_node("call_function", target, *nodes))
         return replace(like, proxy=result)
 
 

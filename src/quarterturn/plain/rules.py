@@ -115,7 +115,10 @@ def _flatten(w: Writer, path: str, module: nn.Flatten, value: Value) -> Value:
 
 
 def _pointwise(w: Writer, path: str, module: nn.Module, value: Value) -> Value:
-    return replace(value, proxy=w.call(path, copy.deepcopy(module), value.proxy))
+    twin: Any = copy.deepcopy(module)
+    if hasattr(twin, "inplace"):
+        twin.inplace = False  # see NOT_IN_PLACE in build
+    return replace(value, proxy=w.call(path, twin, value.proxy))
 
 
 RULES: list[tuple[Any, Rule]] = [
