@@ -27,7 +27,9 @@ ORDER = [
     "norms",
     "check",
     "wrapping",
+    "pointwise",
     "plain",
+    "convert",
     "__init__",
 ]
 # The same inside the packages of the package.
@@ -46,6 +48,7 @@ INSIDE = {
         "__init__",
     ],
     "plain": ["values", "convolutions", "norms", "spatial", "rules", "build", "export", "__init__"],
+    "convert": ["widths", "layers", "values", "capture", "writer", "modules", "functions", "build", "report", "__init__"],
 }
 
 

@@ -8,6 +8,7 @@ from quarterturn.conv import DepthwiseConv as DepthwiseConv
 from quarterturn.conv import PathConv as PathConv
 from quarterturn.conv import RollConv as RollConv
 from quarterturn.conv import SliceConv as SliceConv
+from quarterturn.convert import convert as convert
 from quarterturn.dense import RollLinear as RollLinear
 from quarterturn.errors import ConversionError as ConversionError
 from quarterturn.errors import GroupError as GroupError

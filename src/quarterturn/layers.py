@@ -3,23 +3,27 @@
 from torch import Tensor, nn
 
 from quarterturn import ops
+from quarterturn.errors import OptionError
 from quarterturn.filters import Rotate, check_rotate
 from quarterturn.groups import Group
 from quarterturn.ops import Kind, PoolFunction
 
 
 class Slice(nn.Module):
-    """All orientations of the input into the batch; see `ops.slice`."""
+    """All orientations of the input into the batch; see `ops.slice`, and `ops.slice_stacked` for `rotate="filters"`."""
 
-    def __init__(self, group: Group, kind: Kind = "scalar") -> None:
+    def __init__(self, group: Group, kind: Kind = "scalar", rotate: Rotate = "maps") -> None:
         super().__init__()
-        self.group, self.kind = group, kind
+        check_rotate(rotate)
+        if rotate == "filters" and kind != "scalar":
+            raise OptionError(f'rotate="filters" slices scalars only, got kind={kind!r}')
+        self.group, self.kind, self.rotate = group, kind, rotate
 
     def forward(self, x: Tensor) -> Tensor:
-        return ops.slice(x, self.group, self.kind)
+        return ops.slice(x, self.group, self.kind) if self.rotate == "maps" else ops.slice_stacked(x, self.group)
 
     def extra_repr(self) -> str:
-        return self.group.name
+        return self.group.name + (", rotate='filters'" if self.rotate == "filters" else "")
 
 
 class Pool(nn.Module):

@@ -125,6 +125,19 @@ def pool(x: Tensor, group: Group, fn: PoolFunction = "mean", kind: Kind = "scala
     return out.movedim(1, -1).contiguous().movedim(-1, 1) if _features_are_last(x) else out
 
 
+def slice_stacked(x: Tensor, group: Group) -> Tensor:
+    """What `stack(slice(x))` is: every orientation of a stacked tensor holds the maps as they are.
+
+    Shapes: (N, C, *S) -> (N, C*G, *S).
+
+    >>> from quarterturn import C4
+    >>> slice_stacked(torch.zeros(1, 3, 5, 7), C4).shape
+    torch.Size([1, 12, 5, 7])
+    """
+    _check_axes(x, group)
+    return x.unsqueeze(2).expand(-1, -1, group.order, *x.shape[2:]).flatten(1, 2)
+
+
 def pool_stacked(x: Tensor, group: Group, fn: PoolFunction = "mean", kind: Kind = "scalar") -> Tensor:
     """`pool` for stacked tensors, whose orientations share the input's frame: `pool_stacked(stack(x)) == pool(x)`.
 

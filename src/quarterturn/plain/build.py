@@ -13,37 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from quarterturn import pointwise
 from quarterturn.check import TOLERANCES, in_eval_mode, largest_difference
 from quarterturn.errors import ConversionError, ShapeError
 from quarterturn.plain.rules import has_rule, rule_for
 from quarterturn.plain.values import Refusal, Value, Writer, stacked, unflattened
-
-POINTWISE_FUNCTIONS = {
-    operator.add, operator.sub, operator.mul, operator.truediv, operator.neg, operator.iadd, operator.imul,
-    torch.add, torch.sub, torch.mul, torch.div, torch.relu, torch.sigmoid, torch.tanh, torch.abs, torch.square,
-    torch.sqrt, torch.exp, torch.clamp, torch.maximum, torch.minimum,
-    F.relu, F.relu6, F.leaky_relu, F.elu, F.selu, F.gelu, F.silu, F.mish, F.sigmoid, F.tanh, F.hardtanh, F.hardswish,
-    F.hardsigmoid, F.softplus, F.dropout, F.dropout1d, F.dropout2d, F.dropout3d,
-}  # fmt: skip
-# Rolling copies, and here it may be pending: what works in place must not reach the tensor that it was taken from.
-NOT_IN_PLACE: dict[Any, Any] = {
-    operator.iadd: operator.add, operator.imul: operator.mul, "relu_": "relu", "add_": "add", "mul_": "mul",
-}  # fmt: skip
-POINTWISE_METHODS = {
-    "relu", "relu_", "sigmoid", "tanh", "abs", "square", "sqrt", "exp", "add", "add_", "sub", "mul", "mul_", "div",
-    "clamp", "clamp_min", "contiguous",
-}  # fmt: skip
-# Functions that are a layer without a name: the layer's own rule serves.
-LAYER_FUNCTIONS: dict[Callable[..., Any], Callable[..., nn.Module]] = {
-    F.max_pool1d: nn.MaxPool1d, F.max_pool2d: nn.MaxPool2d, F.max_pool3d: nn.MaxPool3d,
-    F.avg_pool1d: nn.AvgPool1d, F.avg_pool2d: nn.AvgPool2d, F.avg_pool3d: nn.AvgPool3d,
-    F.adaptive_avg_pool1d: nn.AdaptiveAvgPool1d, F.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d,
-    F.adaptive_avg_pool3d: nn.AdaptiveAvgPool3d, F.adaptive_max_pool2d: nn.AdaptiveMaxPool2d,
-    F.interpolate: nn.Upsample,
-}  # fmt: skip
 
 
 def to_plain(
@@ -115,7 +91,7 @@ class _Builder:
     def works_in_place(self, node: fx.Node) -> bool:
         if node.op == "call_module":
             return bool(getattr(self.modules[str(node.target)], "inplace", False)) and bool(node.args)
-        return bool(node.args) and (node.target in NOT_IN_PLACE or bool(node.kwargs.get("inplace", False)))
+        return bool(node.args) and (node.target in pointwise.NOT_IN_PLACE or bool(node.kwargs.get("inplace", False)))
 
     def value_of(self, node: fx.Node) -> Any:
         args = fx.node.map_arg(node.args, lambda n: self.values[n])
@@ -172,17 +148,17 @@ class _Builder:
 
     def function(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         values = [v for v in _leaves([args, kwargs]) if isinstance(v, Value)]
-        target = node.target
+        target = pointwise.NOT_IN_PLACE.get(node.target, node.target)
         if target in (torch.flatten, "flatten") and _flattens_all(args, kwargs):
             return replace(values[0], flat=True)
         if all(v.group is None for v in values):
             return self.record(node, args, kwargs, Value(None))
-        if target in LAYER_FUNCTIONS:
-            layer = LAYER_FUNCTIONS[target](*args[1:], **{k: v for k, v in kwargs.items() if v is not None})
+        if target in pointwise.AS_LAYERS:
+            layer = pointwise.AS_LAYERS[target](*args[1:], **{k: v for k, v in kwargs.items() if v is not None})
             return self.apply(node.name, layer, args[:1], {})
         if (
-            target in POINTWISE_FUNCTIONS
-            or target in POINTWISE_METHODS
+            target in pointwise.FUNCTIONS
+            or target in pointwise.METHODS
             or (target is torch.cat and _along_features(args, kwargs))
         ):
             return self.pointwise(node, args, kwargs, values)
@@ -207,7 +183,7 @@ class _Builder:
     def record(self, node: fx.Node, args: Any, kwargs: Any, like: Value) -> Any:
         """The same call on the plain network's tensors."""
         args, kwargs = _mapped([args, kwargs], lambda v: unflattened(v).proxy if v.group is None else v.proxy)
-        target = NOT_IN_PLACE.get(node.target, node.target)
+        target = pointwise.NOT_IN_PLACE.get(node.target, node.target)
         if kwargs.get("inplace"):
             kwargs = {**kwargs, "inplace": False}
         if node.op == "call_method":

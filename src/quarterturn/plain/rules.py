@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from quarterturn import pointwise
 from quarterturn.conv import DepthwiseConv, PathConv, RollConv, SliceConv
 from quarterturn.dense import RollLinear
 from quarterturn.layers import Pool, Roll, Slice, Stack, Unstack
@@ -19,12 +20,6 @@ from quarterturn.spatial import AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, EachO
 from quarterturn.transposed import RollConvTranspose
 
 Rule = Callable[[Writer, str, Any, Value], Value]
-POINTWISE = (
-    nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Sigmoid, nn.Tanh,
-    nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Softplus, nn.Softsign, nn.LogSigmoid, nn.Tanhshrink, nn.Softshrink,
-    nn.Hardshrink, nn.Threshold, nn.Identity, nn.Dropout, nn.AlphaDropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d,
-    nn.FeatureAlphaDropout,
-)  # fmt: skip
 SYMMETRIC = (
     nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d,
     nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d,
@@ -117,7 +112,7 @@ def _flatten(w: Writer, path: str, module: nn.Flatten, value: Value) -> Value:
 def _pointwise(w: Writer, path: str, module: nn.Module, value: Value) -> Value:
     twin: Any = copy.deepcopy(module)
     if hasattr(twin, "inplace"):
-        twin.inplace = False  # see NOT_IN_PLACE in build
+        twin.inplace = False  # see pointwise.NOT_IN_PLACE
     return replace(value, proxy=w.call(path, twin, value.proxy))
 
 
@@ -146,5 +141,5 @@ RULES: list[tuple[Any, Rule]] = [
     (EachOrientation, _each_orientation),
     (nn.PReLU, _prelu),
     (nn.Flatten, _flatten),
-    (POINTWISE, _pointwise),
+    (pointwise.LAYERS, _pointwise),
 ]

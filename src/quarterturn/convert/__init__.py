@@ -1,0 +1,4 @@
+"""Existing networks in: see `build.convert`."""
+
+from quarterturn.convert.build import Converted as Converted
+from quarterturn.convert.build import convert as convert
