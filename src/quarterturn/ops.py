@@ -318,11 +318,16 @@ def _places(x: Tensor, places: tuple[int, int]) -> Tensor:
 
 
 def _turn(x: Tensor, element: Element, kind: Kind = "scalar") -> Tensor:
-    """Reverse old axes, then exchange axes: the second is only a view, so that a copy of it moves the data once."""
     if kind == "vector":
         x = _turn_components(x, element)
-    if x.dim() == 2:
-        return x
+    return x if x.dim() == 2 else turn_maps(x, element)
+
+
+def turn_maps(x: Tensor, element: Element) -> Tensor:
+    """Reverse old axes, then exchange axes: the second is only a view, so that a copy of it moves the data once.
+
+    Nothing is checked, so that stand-ins of tensors, as tracing has them, go through.
+    """
     reversed_axes = [1 - a for a in element if a < 0]
     x = x.flip(reversed_axes) if reversed_axes else x
     return x.permute(0, 1, *(abs(a) + 1 for a in element))

@@ -6,6 +6,7 @@ rule for each layer, `functions` one for each function. What is not known is ref
 
 import copy
 import inspect
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +20,9 @@ from quarterturn.convert import modules
 from quarterturn.convert.capture import Captured, capture
 from quarterturn.convert.functions import Functions, leaves, mapped
 from quarterturn.convert.report import Conversion, cost
-from quarterturn.convert.values import Value, failed, number, plain
+from quarterturn.convert.values import Form, Value, failed, maps_of, number, plain
 from quarterturn.convert.weights import Init
-from quarterturn.convert.widths import Keep, Refusal, Widths
+from quarterturn.convert.widths import Keep, Refusal, Widths, channels
 from quarterturn.convert.writer import Writer
 from quarterturn.errors import ConversionError, OptionError, QuarterturnError, unknown
 from quarterturn.filters import Rotate, check_rotate
@@ -65,10 +66,7 @@ def convert(
     captured = capture(model, group.dim, example)
     writer = Writer(group, rotate, Widths(group.order, keep), init, pool, model)
     builder = _Builder(captured, writer, until)
-    try:
-        root, graph = builder.build()
-    except QuarterturnError as error:
-        raise ConversionError(f"the converted network cannot be built: {error}") from error
+    root, graph = builder.build()
     converted = Converted(root, graph, "Converted")
     converted.graph.eliminate_dead_code()
     converted.delete_all_unused_submodules()
@@ -129,7 +127,10 @@ class _Builder:
                 f"these parts of the network cannot be converted to {self.writer.group.name} "
                 "(wrap() takes every network):\n" + "\n".join(f"- {problem}" for problem in self.problems)
             )
-        return self.writer.finish()
+        try:
+            return self.writer.finish()
+        except QuarterturnError as error:
+            raise ConversionError(f"the converted network cannot be built: {error}") from error
 
     def is_until(self, node: fx.Node) -> bool:
         owner = str(node.target) if node.op == "call_module" else self.captured.owners.get(node, "")
@@ -150,15 +151,17 @@ class _Builder:
         args = fx.node.map_arg(node.args, lambda n: self.values[n])
         kwargs = fx.node.map_arg(node.kwargs, lambda n: self.values[n])
         example = self.captured.examples.get(node)
+        if node.op == "get_attr":
+            example = operator.attrgetter(str(node.target))(self.captured.model)
         if any(v.kind == "failed" for v in leaves([args, kwargs])):
             self.list_unknown(node)
-            return failed()
+            return self.stand_in(example)
         try:
             match node.op:
                 case "placeholder":
                     return self.placeholder(node, example)
                 case "get_attr":
-                    return Value("constant", None, example, source=str(node.target))
+                    return self.constant(str(node.target), example)
                 case "output":
                     self.writer.graph.output(mapped(args[0], lambda v: self.finished(node, v)))
                     return None
@@ -170,12 +173,24 @@ class _Builder:
                     return self.function(node, args, kwargs, example)
         except (Refusal, QuarterturnError) as why:
             self.refuse(node, str(why))
+            return self.stand_in(example)
+
+    def stand_in(self, example: Any) -> Value:
+        """Something to go on with after a refusal, so that all that stands in the way is listed."""
+        rank = example.dim() if isinstance(example, Tensor) else 0
+        if self.rest or rank not in (2, 2 + self.writer.group.dim):
             return failed()
+        node = self.writer.graph.placeholder("refused")
+        form: Form = "dense" if rank == 2 else "maps"
+        return Value("oriented", node, example, maps_of(example, channels(example.shape[1])), form)
 
     def placeholder(self, node: fx.Node, example: Any) -> Value:
         default = node.args[0] if node.args else inspect.Signature.empty
         new = self.writer.graph.placeholder(str(node.target), default_value=default)
         return plain(example, new) if isinstance(example, Tensor) else number(example, new)
+
+    def constant(self, path: str, example: Any) -> Value:
+        return Value("constant", lambda: self.writer.constant(path), example, source=path)
 
     def layer(self, node: fx.Node, path: str, args: Any, kwargs: Any, example: Any) -> Any:
         module = self.captured.modules[path]

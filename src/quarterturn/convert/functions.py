@@ -86,18 +86,18 @@ class Functions:
                 return number(example)
             if isinstance(example, Tensor):
                 raise Refusal("it makes a tensor from a number of features or examples")
-            return _numbers_of(example, None)
+            return number(example, None)
         source = values[0].source if len(values) == 1 and is_view(values[0].example, example) else None
+        if isinstance(example, Tensor) and any(v.kind == "constant" for v in values):
+            return Value("constant", lambda: self.record(node, args, kwargs), example, source=source)
         new = self.record(node, args, kwargs)
-        if isinstance(example, Tensor):
-            return Value("constant", new, example, source=source)
-        return _numbers_of(example, new)
+        return Value("constant", new, example) if isinstance(example, Tensor) else number(example, new)
 
     def on_plain(self, node: fx.Node, args: Any, kwargs: Any, values: list[Value], example: Any) -> Any:
         """A function of ordinary tensors, as it is, unless it looks at positions."""
         w, name = self.w, name_of(node.target)
         if name == "size" or (node.target is getattr and args[1] == "shape"):
-            return _numbers_of(example, self.record(node, args, kwargs))
+            return number(example, self.record(node, args, kwargs))
         maps = [v for v in values if v.kind == "plain" and len(v.shape) > 2]
         alike = self.is_pointwise(node.target) or name in BY_POSITION
         if maps and not alike:
@@ -121,8 +121,8 @@ class Functions:
         return self.w.graph.create_node(node.op, target, tuple(old), named)
 
     def node_of(self, value: Value) -> Any:
-        if value.node is None and value.kind == "constant" and value.source:
-            return self.w.constant(value.source)
+        if callable(value.node):  # a constant is written where it is used as it is
+            return value.node()
         if value.node is None:
             raise Refusal("it uses a number of features or examples in a way that is not known")
         return value.node
@@ -176,7 +176,7 @@ class Functions:
         w = self.w
         asked = args[1] if len(args) > 1 and args[1] != "shape" else None
         if value.kind != "oriented":
-            return _numbers_of(example, w.method("size", value.node, *([asked] if asked is not None else [])))
+            return number(example, w.method("size", value.node, *([asked] if asked is not None else [])))
 
         def one(axis: Sequence[Any], size: int) -> Value:
             if axis and all(isinstance(c, Position) for c in axis) and len(axis) == 1 and value.form == "maps":
@@ -253,9 +253,9 @@ class Functions:
     def interpolate(self, path: str, args: Any, kwargs: Any, example: Tensor) -> Value:
         size, mode = _option(args, kwargs, 1, "size"), _option(args, kwargs, 3, "mode", "nearest")
         align = _option(args, kwargs, 4, "align_corners")
-        given = list(size) if isinstance(size, tuple | list) else [size] * self.w.group.dim
-        nodes = [self.node_of(v) if isinstance(v, Value) else v for v in given]
-        return modules.resize(self.w, path, mode, align, args[0], nodes, example)
+        if isinstance(size, Value) and isinstance(size.example, int) or isinstance(size, int):
+            size = [size] * self.w.group.dim
+        return modules.resize(self.w, path, mode, align, args[0], mapped(size, self.node_of), example)
 
     def squeeze(self, path: str, args: Any, kwargs: Any, value: Value, example: Tensor) -> Value:
         dims = _option(args, kwargs, 1, "dim")
@@ -520,11 +520,6 @@ def is_view(before: Any, after: Any) -> bool:
     """Whether a constant is another, in a shape with at most one axis that is longer than one."""
     both = isinstance(before, Tensor) and isinstance(after, Tensor)
     return both and before.numel() == after.numel() and sum(n > 1 for n in after.shape) <= 1
-
-
-def _numbers_of(example: Any, node: Any) -> Any:
-    """A number, or several that are taken apart as needed."""
-    return number(example, node)
 
 
 def _option(args: Any, kwargs: Any, place: int, name: str, default: Any = None) -> Any:

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quarterturn.filters import Rotate, check_rotate, split_orientations
+from quarterturn import ops
+from quarterturn.filters import Rotate, check_rotate
 from quarterturn.groups import Group
 
 
@@ -93,6 +94,26 @@ class FeatureParameter(nn.Module):
         return f"{self.group.name}, {self.weight.shape[0]}, rotate={self.rotate!r}"
 
 
+class ToChannels(nn.Module):
+    """Orientations as channels of an ordinary tensor, for what follows is not equivariant; stacked ones are so already.
+
+    >>> from quarterturn import C4
+    >>> ToChannels(C4)(torch.zeros(8, 3, 9, 9)).shape
+    torch.Size([2, 12, 9, 9])
+    """
+
+    def __init__(self, group: Group, rotate: Rotate = "maps") -> None:
+        super().__init__()
+        check_rotate(rotate)
+        self.group, self.rotate = group, rotate
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.stack(x, self.group) if self.rotate == "maps" else x
+
+    def extra_repr(self) -> str:
+        return f"{self.group.name}, rotate={self.rotate!r}"
+
+
 class Crop(nn.Module):
     """A part of each map, by slices of Python along its axes.
 
@@ -142,18 +163,22 @@ class Resize(nn.Module):
         self.group, self.mode, self.align_corners, self.rotate = group, mode, align_corners, rotate
 
     def forward(self, x: Tensor, size: Sequence[int]) -> Tensor:
-        size = [int(n) for n in size]
-        symmetric = self.mode != "nearest" or all(n % old == 0 for n, old in zip(size, x.shape[2:], strict=True))
-        if self.rotate == "maps" or symmetric:
+        if self.rotate == "maps" or self.mode != "nearest" or _are_multiples(size, x):
             return F.interpolate(x, size, mode=self.mode, align_corners=self.align_corners)
-        from quarterturn import ops
-
         parts = []
-        for h, part in enumerate(split_orientations(x, self.group).unbind(2)):
-            turned = ops.act(part, self.group, h)
-            own = [size[abs(a) - 1] for a in self.group.elements[h]]
-            parts.append(ops.act(F.interpolate(turned, own, mode=self.mode), self.group, self.group.inverse[h]))
+        for h, element in enumerate(self.group.elements):
+            own = [size[abs(a) - 1] for a in element]
+            part = x.unflatten(1, (-1, self.group.order)).select(2, h)
+            turned = F.interpolate(ops.turn_maps(part, element), own, mode=self.mode)
+            parts.append(ops.turn_maps(turned, self.group.elements[self.group.inverse[h]]))
         return torch.stack(parts, dim=2).flatten(1, 2)
 
     def extra_repr(self) -> str:
         return f"{self.group.name}, mode={self.mode!r}, rotate={self.rotate!r}"
+
+
+def _are_multiples(size: Sequence[int], x: Tensor) -> bool:
+    """Whether that is certain: while a network is traced it is not."""
+    sizes = zip(size, x.shape[2:], strict=True) if isinstance(x, Tensor) else []
+    pairs = list(sizes)
+    return bool(pairs) and all(new % old == 0 for new, old in pairs)

@@ -67,7 +67,7 @@ class Value:
     """A tensor, or another thing, of the network on its way in."""
 
     kind: Kind
-    node: Any = None  # in the new network; None if it is not to be had there
+    node: Any = None  # in the new network, or how to write it; None if it is not to be had there
     example: Any = None  # the old network's
     axes: tuple[Axis, ...] = ()
     form: Form = "maps"

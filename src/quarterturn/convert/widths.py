@@ -5,6 +5,7 @@ a row (`times`), as after a channel shuffle. Splitting an axis cuts pieces, addi
 in the end every piece is given its number of features by itself: whatever was cut or added fits.
 """
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -61,8 +62,12 @@ class Features:
 
     def cut(self, at: int) -> None:
         """Make a boundary before channel `at`."""
-        for segment in self.segments:
+        segments = self.segments
+        for i, segment in enumerate(segments):
             if at < segment.channels:
+                if at % segment.piece.channels == 0 and segment.times > 1:  # shuffled: parts as long as the piece
+                    self._segments = [*segments[:i], *[Segment(segment.piece)] * segment.times, *segments[i + 1 :]]
+                    return
                 if at % segment.times:
                     raise Refusal("features that were shuffled are split in the middle")
                 if at:
@@ -168,9 +173,12 @@ class Widths:
             features = self._piece(segment.piece) * segment.times
             if segment.piece.shared:
                 found += [position + i for i in range(features) for _ in range(self.order)]
-            else:
-                inside = range(position, position + segment.channels)
-                found += [inside[i] if i < len(inside) else None for i in range(features * self.order)]
+            else:  # feature i * times + j stands for the channels of which it is the j-th of `times` neighbours
+                for i, j in itertools.product(range(features // segment.times), range(segment.times)):
+                    places = [i * self.order + g for g in range(self.order)]
+                    inside = [place < segment.piece.channels for place in places]
+                    old = [position + place * segment.times + j for place in places]
+                    found += [channel if there else None for channel, there in zip(old, inside, strict=True)]
             position += segment.channels
         return found
 

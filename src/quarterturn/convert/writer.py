@@ -10,13 +10,13 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from quarterturn.convert.layers import FeatureParameter, OrientationsToBatch, OrientationsToFeatures
+from quarterturn.convert.layers import FeatureParameter, OrientationsToBatch, OrientationsToFeatures, ToChannels
 from quarterturn.convert.values import Batch, Component, Extra, Orientations, Position, Value, like, maps_of, plain
 from quarterturn.convert.weights import Init, per_feature
 from quarterturn.convert.widths import Features, Refusal, Widths, channels
 from quarterturn.filters import Rotate
 from quarterturn.groups import Group
-from quarterturn.layers import Pool, Slice, Stack
+from quarterturn.layers import Pool, Slice
 from quarterturn.ops import PoolFunction
 
 
@@ -189,9 +189,7 @@ class Writer:
             raise Refusal(f"{features.channels} channels cannot hold the {self.group.order} orientations")
         features.fixed(features.channels // self.group.order)
         value = self.usual(value, path)
-        node = value.node
-        if self.rotate == "maps":
-            node = self.helper(f"{path}.stack", lambda: Stack(self.group), node)
+        node = self.helper(f"{path}.stack", lambda: ToChannels(self.group, self.rotate), value.node)
         return self._ordinary(value, node)
 
     def _ordinary(self, value: Value, node: fx.Node) -> Value:

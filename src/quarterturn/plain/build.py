@@ -6,6 +6,7 @@ disappear into the filters of the convolution that follows. What comes out consi
 and needs nothing of quarterturn to run or to be unpickled. `rules` has one for each layer.
 """
 
+import copy
 import operator
 from collections.abc import Callable
 from dataclasses import replace
@@ -37,6 +38,7 @@ def to_plain(
     >>> to_plain(net)(torch.zeros(1, 1, 5, 8)).shape
     torch.Size([1, 2, 3, 6])
     """
+    model = _turning_filters(model)
     with in_eval_mode(model), torch.no_grad():
         try:
             graph = _Tracer().trace(model)
@@ -54,11 +56,24 @@ def to_plain(
     return plain
 
 
+def _turning_filters(model: nn.Module) -> nn.Module:
+    """A converted network consists of layers that have both executions: turned filters are nearer to plain ones."""
+    if getattr(model, "meta", {}).get("rotate") != "maps":
+        return model
+    twin = copy.deepcopy(model)
+    for module in twin.modules():
+        if hasattr(module, "rotate"):
+            module.rotate = "filters"
+    return twin
+
+
 class _Tracer(fx.Tracer):
-    """Sees our layers as wholes, as it does torch's."""
+    """Sees our layers as wholes, as it does torch's; those of converted networks alone consist of torch's functions."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return type(m).__module__.startswith("quarterturn.") or super().is_leaf_module(m, module_qualified_name)
+        home = type(m).__module__
+        ours = home.startswith("quarterturn.") and not home.startswith("quarterturn.convert.")
+        return ours or super().is_leaf_module(m, module_qualified_name)
 
 
 class _Builder:
