@@ -48,7 +48,27 @@ INSIDE = {
         "__init__",
     ],
     "plain": ["values", "convolutions", "norms", "spatial", "rules", "build", "export", "__init__"],
-    "convert": ["widths", "layers", "values", "capture", "writer", "modules", "functions", "build", "report", "__init__"],
+    "convert": [
+        "widths",
+        "weights",
+        "layers",
+        "values",
+        "capture",
+        "writer",
+        "shapes",
+        "calls",
+        "convolutions",
+        "norms",
+        "positions",
+        "rules",
+        "picking",
+        "reducing",
+        "functions",
+        "report",
+        "build",
+        "summary",
+        "__init__",
+    ],
 }
 
 

@@ -2,3 +2,4 @@
 
 from quarterturn.convert.build import Converted as Converted
 from quarterturn.convert.build import convert as convert
+from quarterturn.convert.summary import summary as summary

@@ -16,9 +16,10 @@ from torch import Tensor, fx, nn
 
 from quarterturn import pointwise
 from quarterturn.check import TOLERANCES, equivariance_error, in_eval_mode
-from quarterturn.convert import modules
+from quarterturn.convert import rules
+from quarterturn.convert.calls import in_new, is_pointwise, leaves, mapped
 from quarterturn.convert.capture import Captured, capture
-from quarterturn.convert.functions import Functions, leaves, mapped
+from quarterturn.convert.functions import function
 from quarterturn.convert.report import Conversion, cost
 from quarterturn.convert.values import Form, Value, failed, maps_of, number, plain
 from quarterturn.convert.weights import Init
@@ -106,7 +107,6 @@ class _Builder:
     def __post_init__(self) -> None:
         self.values: dict[fx.Node, Any] = {}
         self.problems: list[str] = []
-        self.functions = Functions(self.writer, lambda n: self.captured.owners.get(n, ""), self.ends)
         self.rest = False
         names = [name for name, _ in self.captured.model.named_modules()]
         if self.until is not None and self.until not in names:
@@ -143,9 +143,7 @@ class _Builder:
 
     def ends(self, node: fx.Node) -> bool:
         """Whether what the node makes goes to the output, and nowhere else, number by number."""
-        return all(
-            user.op == "output" or (self.functions.is_pointwise(user.target) and self.ends(user)) for user in node.users
-        )
+        return all(user.op == "output" or (is_pointwise(user.target) and self.ends(user)) for user in node.users)
 
     def value_of(self, node: fx.Node) -> Any:
         args = fx.node.map_arg(node.args, lambda n: self.values[n])
@@ -197,20 +195,21 @@ class _Builder:
         if len(args) != 1 or kwargs or not isinstance(args[0], Value):
             raise Refusal("layers with several inputs are not known")
         value = args[0]
-        rule = modules.rule_for(module)
+        rule = rules.rule_for(module)
         if value.kind == "plain" and (len(value.shape) <= 2 or isinstance(module, pointwise.LAYERS)):
-            return modules.ordinary(self.writer, path, module, value, example)
-        if rule is None and "drop" not in type(module).__name__.lower() and "depth" not in type(module).__name__.lower():
+            return rules.ordinary(self.writer, path, module, value, example)
+        if rule is None:
             raise Refusal("this layer is not known")
-        if rule is modules._softmax and value.kind == "oriented" and self.ends(node):
+        if rule is rules.softmax and value.kind == "oriented" and self.ends(node):
             pooled = self.writer.pooled(value, path)
-            return modules.ordinary(self.writer, path, module, pooled, example)
-        return (rule or modules._kept)(self.writer, path, module, value, example)
+            return rules.ordinary(self.writer, path, module, pooled, example)
+        return rule(self.writer, path, module, value, example)
 
     def function(self, node: fx.Node, args: Any, kwargs: Any, example: Any) -> Any:
         if getattr(node.target, "__name__", "") == "getitem" and not isinstance(args[0], Value):
             return args[0][_plain_index(args[1])]
-        return self.functions(node, args, kwargs, example)
+        path = f"{self.captured.owners.get(node, '')}.{node.name}".strip(".")
+        return function(self.writer, node, path, args, kwargs, example, self.ends(node))
 
     def kept(self, node: fx.Node, args: Any, kwargs: Any, example: Any) -> Any:
         """Beyond `until` the network stays as it is."""
@@ -221,7 +220,7 @@ class _Builder:
         def ready(value: Value) -> Any:
             if value.kind == "oriented":
                 return w.stacked(value, node.name).node
-            return self.functions.node_of(value)
+            return in_new(value)
 
         old, named = mapped([args, kwargs], ready)
         if node.op == "call_module":
@@ -236,7 +235,7 @@ class _Builder:
     def finished(self, node: fx.Node, value: Value) -> Any:
         if value.kind == "oriented":
             return self.writer.pooled(value, "output").node
-        return self.functions.node_of(value)
+        return in_new(value)
 
     def refuse(self, node: fx.Node, why: str) -> None:
         if node.op == "call_module":
@@ -252,7 +251,7 @@ class _Builder:
         """Layers that are not known are listed also where nothing reaches them any more."""
         if node.op == "call_module" and not self.rest:
             module = self.captured.modules[str(node.target)]
-            if modules.rule_for(module) is None and "drop" not in type(module).__name__.lower():
+            if rules.rule_for(module) is None:
                 self.refuse(node, "this layer is not known")
 
 
@@ -279,11 +278,11 @@ def _check_result(
     turnable = [x for x in examples if x.dim() == 2 + group.dim]
     if not exact or len(turnable) != len(examples):
         return
-    error = equivariance_error(converted, group, tuple(examples))
-    if not error.relative[error.worst] <= TOLERANCES.get(examples[0].dtype, 1e-4) * 10:
+    found = equivariance_error(converted, group, tuple(examples))
+    if not found.relative[found.worst] <= TOLERANCES.get(examples[0].dtype, 1e-4) * 10:
         raise ConversionError(
-            f"the converted network is not equivariant: element {group.elements[error.worst]} gives an error of "
-            f"{error.relative[error.worst]:.3g} of the largest output; a fault of quarterturn, please report it"
+            f"the converted network is not equivariant: element {group.elements[found.worst]} gives an error of "
+            f"{found.relative[found.worst]:.3g} of the largest output; a fault of quarterturn, please report it"
         )
 
 

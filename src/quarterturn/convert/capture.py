@@ -20,6 +20,12 @@ FACT_METHODS = ("dim", "ndimension", "is_contiguous", "is_floating_point", "get_
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
+def is_dropout(module: nn.Module) -> bool:
+    """Whether it is a kind of dropout, such as stochastic depth, by its name: what it does, it does in training."""
+    name = type(module).__name__.lower()
+    return ("drop" in name or "stochasticdepth" in name) and not any(True for _ in module.parameters())
+
+
 class Captured:
     """A traced network: its graph, the example's value at every node, and the module whose code made it."""
 
@@ -42,7 +48,9 @@ def capture(model: nn.Module, dim: int, example: Tensor | tuple[Tensor, ...] | N
             hint = (
                 "" if given else "; if it looks at the sizes of its maps, give an example input: convert(…, example=x)"
             )
-            raise ConversionError(f"torch.fx cannot follow the network's forward: {_first_line(error)}{hint}") from error
+            raise ConversionError(
+                f"torch.fx cannot follow the network's forward: {_first_line(error)}{hint}"
+            ) from error
     return Captured(model, graph, tracer)
 
 
@@ -52,8 +60,10 @@ class _Example(fx.Proxy):
     def __getattr__(self, name: str) -> Any:
         if name in FACTS and isinstance(self.value, Tensor):
             return getattr(self.value, name)
-        return fx.proxy.Attribute(self, name) if name != "shape" else self.tracer.create_proxy(
-            "call_function", getattr, (self, "shape"), {}
+        return (
+            fx.proxy.Attribute(self, name)
+            if name != "shape"
+            else self.tracer.create_proxy("call_function", getattr, (self, "shape"), {})
         )
 
     @property
@@ -101,10 +111,7 @@ class _Tracer(fx.Tracer):
         """What torch has, batch norms of others, which act differently in training, and other people's dropouts."""
         if isinstance(m, nn.modules.batchnorm._BatchNorm):
             return True
-        is_drop = "drop" in type(m).__name__.lower() or "stochasticdepth" in type(m).__name__.lower()
-        if is_drop and not any(True for _ in m.parameters()):
-            return True
-        return super().is_leaf_module(m, module_qualified_name)
+        return is_dropout(m) or super().is_leaf_module(m, module_qualified_name)
 
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

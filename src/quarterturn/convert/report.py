@@ -13,6 +13,7 @@ from quarterturn.check import in_eval_mode
 from quarterturn.conv import _Convolution
 from quarterturn.dense import RollLinear
 from quarterturn.groups import Group
+from quarterturn.transposed import RollConvTranspose
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,9 @@ def table(group: Group, rows: dict[str, Cost]) -> str:
         lines.append([name, *cells])
     widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
     return "\n".join(
-        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True)))
+        "  ".join(
+            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
+        )
         for line in lines
     )
 
@@ -100,23 +103,14 @@ def _counting() -> Iterator[list[float]]:
 
 def multiply_adds(module: nn.Module, inputs: Any, output: Any) -> float | None:
     """What a layer that has filters does for this output; None for other layers."""
-    if not isinstance(module, LAYERS) and not isinstance(getattr(module, "weight", None), Tensor):
-        return None
     weight: Any = getattr(module, "weight", None)
-    if isinstance(module, nn.modules.conv._ConvTransposeNd) or type(module).__name__ == "RollConvTranspose":
-        copies = module.group.order if isinstance(getattr(module, "group", None), Group) and module.rotate == "filters" else 1
-        return float(inputs[0].numel() * weight[0].numel() * copies)
-    if isinstance(module, LAYERS):
+    if isinstance(module, nn.modules.conv._ConvTransposeNd):
+        return float(inputs[0].numel() * weight[0].numel())
+    if isinstance(module, RollConvTranspose):  # its weight has a row for each orientation of each input
+        return float(inputs[0].numel() * weight[0].numel() * module.group.order)
+    if isinstance(module, nn.modules.conv._ConvNd | nn.Linear | _Convolution | RollLinear):
         return float(output.numel() * weight[0].numel())
     return None
-
-
-LAYERS = (
-    nn.modules.conv._ConvNd,
-    nn.Linear,
-    _Convolution,
-    RollLinear,
-)
 
 
 def _share(module: nn.Module) -> float:

@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from quarterturn.convert.layers import Features as SomeFeatures
-from quarterturn.convert.values import Axis, Batch, Extra, Position, Value, like, reshaped, size_of
+from quarterturn.convert.values import Axis, Batch, Extra, Position, Value, like, reshaped, result, size_of
 from quarterturn.convert.widths import Features, Refusal
-from quarterturn.convert.writer import Writer, result
+from quarterturn.convert.writer import Writer
 
 
 def reshape(w: Writer, path: str, value: Value, example: Tensor) -> Value:
@@ -104,6 +104,6 @@ def glu(w: Writer, path: str, value: Value, dim: int, example: Tensor) -> Value:
     return result(value, w.function(F.glu, value.node, 1), example, axes=axes)
 
 
-def extra_axes(value: Value, which: Sequence[int]) -> bool:
-    """Whether these axes are of the old network's own making."""
-    return all(all(isinstance(c, Extra) for c in value.axes[i]) for i in which)
+def is_extra(value: Value, axis: int) -> bool:
+    """Whether the axis is of the old network's own making."""
+    return all(isinstance(c, Extra) for c in value.axes[axis])

@@ -117,6 +117,28 @@ def maps_of(example: Tensor, features: Features) -> tuple[Axis, ...]:
     return ((Batch(batch),), (features,), *((Position(i, n),) for i, n in enumerate(sizes)))
 
 
+def is_features_first(value: Value) -> bool:
+    """Whether the old tensor has its axes as torch's layers expect them."""
+    wanted = [Batch, Features] + [Position] * (len(value.axes) - 2)
+    return len(value.axes) > 1 and all(
+        (not axis and kind is Position) or (len(axis) == 1 and isinstance(axis[0], kind))
+        for axis, kind in zip(value.axes, wanted, strict=True)
+    )
+
+
+def after(value: Value, node: Any, example: Tensor, features: Features) -> Value:
+    """The maps that a layer leaves; axes of one position that came from a mean over all stay so."""
+    axes = list(maps_of(example, features))
+    for i, axis in enumerate(value.axes[2:], start=2):
+        if not axis and example.shape[i] == 1:
+            axes[i] = ()
+    return result(value, node, example, axes=tuple(axes), form="maps")
+
+
+def as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
 def reshaped(axes: Sequence[Axis], shape: Sequence[int], order: int) -> tuple[Axis, ...]:
     """What the axes hold after the old tensor was given another shape."""
     rest = [component for axis in axes for component in axis]
@@ -245,3 +267,8 @@ def plain(example: Any, node: fx.Node) -> Value:
 
 def like(value: Value, **changes: Any) -> Value:
     return replace(value, **changes)
+
+
+def result(value: Value, node: fx.Node, example: Any, **changes: Any) -> Value:
+    """The value that a layer or function makes of another."""
+    return replace(value, node=node, example=example, source=None, **changes)

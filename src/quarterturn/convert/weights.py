@@ -1,7 +1,7 @@
 """What the new layers begin with: drawn anew, as strong as the old ones, or the old network's weights, projected.
 
 In "pretrained" the old channel i is read as feature i // G, orientation i mod G. An old bank of filters becomes the
-nearest one whose orientations are turned copies of one another: the mean of what its orientations say, each turned back.
+nearest one whose orientations are turned copies of one another: the mean of its orientations, each turned back.
 """
 
 import math

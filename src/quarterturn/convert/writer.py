@@ -3,6 +3,7 @@
 Its layers are made when all of the graph has been read, because only then is it known how many features each has.
 """
 
+import copy
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,19 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 from quarterturn.convert.layers import FeatureParameter, OrientationsToBatch, OrientationsToFeatures, ToChannels
-from quarterturn.convert.values import Batch, Component, Extra, Orientations, Position, Value, like, maps_of, plain
+from quarterturn.convert.values import (
+    Batch,
+    Component,
+    Extra,
+    Orientations,
+    Position,
+    Value,
+    is_features_first,
+    like,
+    maps_of,
+    plain,
+    result,
+)
 from quarterturn.convert.weights import Init, per_feature
 from quarterturn.convert.widths import Features, Refusal, Widths, channels
 from quarterturn.filters import Rotate
@@ -86,7 +99,7 @@ class Writer:
         for path, tensor in self.constants.items():
             _put(root, path, _copied(tensor))
         for node in self.graph.nodes:
-            node.args, node.kwargs = fx.node.map_aggregate(  # type: ignore[assignment, misc]
+            node.args, node.kwargs = fx.node.map_aggregate(
                 (node.args, node.kwargs), lambda a: a.number() if isinstance(a, Later) else a
             )
         return root, self.graph
@@ -135,6 +148,13 @@ class Writer:
             value = like(value, node=self.method("unflatten", value.node, 1, (-1, *shape)), form="maps")
         return value
 
+    def maps_first(self, value: Value, path: str) -> Value:
+        """The value as maps that also the old network has with features first, as torch's layers want them."""
+        value = self.oriented(value, path)
+        if len(value.axes) != 2 + self.group.dim or not is_features_first(value):
+            raise Refusal(f"it needs maps with features first and {self.group.dim} axes of positions")
+        return self.maps(value, path)
+
     def dense(self, value: Value, path: str) -> Value:
         """The value without positions, where it has none."""
         value = self.usual(value, path)
@@ -154,7 +174,8 @@ class Writer:
         value = self.maps(value, path) if value.positions else self.dense(value, path)
         node = self.helper(f"{path}.beside", lambda: OrientationsToBatch(self.group, self.rotate), value.node)
         held: list[Component] = [next(c for c in value.components if isinstance(c, Batch)), value.features]
-        held += sorted(value.positions, key=lambda p: p.axis)
+        positions: list[Position] = sorted(value.positions, key=lambda p: p.axis)
+        held += positions
         order = [held.index(component) for component in value.components]
         if order != list(range(len(order))):
             node = self.method("permute", node, *order)
@@ -201,13 +222,11 @@ class Writer:
         if order != list(range(len(held))):
             node = self.method("permute", node, *[order.index(i) for i in range(len(held))])
         axes = [axis for axis in value.axes if not any(isinstance(c, Orientations) for c in axis)]
-        place = 0
-        for axis in axes:
+        for place, axis in enumerate(axes):
             if not axis:
                 node = self.method("unsqueeze", node, place)
             elif len(axis) > 1:
                 node = self.method("flatten", node, place, place + len(axis) - 1)
-            place += 1
         return plain(value.example, node)
 
     # --- parameters ---------------------------------------------------------------------------------------------------
@@ -266,7 +285,15 @@ def _copied(tensor: Tensor) -> Tensor:
     return nn.Parameter(copy, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else copy
 
 
-def result(value: Value, node: fx.Node, example: Any, **changes: Any) -> Value:
-    """The value that a layer makes of another."""
-    return like(value, node=node, example=example, source=None, **changes)
+def kept(w: Writer, path: str, module: nn.Module, value: Value, example: Any) -> Value:
+    """A layer that treats every number alike, as it is; never in place, because a tensor may have several names."""
+    if isinstance(module, nn.Identity):
+        return value
 
+    def make() -> nn.Module:
+        twin: Any = copy.deepcopy(module)
+        if hasattr(twin, "inplace"):
+            twin.inplace = False
+        return twin
+
+    return result(value, w.layer(path, make, value.node), example)

@@ -63,7 +63,7 @@ def _turning_filters(model: nn.Module) -> nn.Module:
     twin = copy.deepcopy(model)
     for module in twin.modules():
         if hasattr(module, "rotate"):
-            module.rotate = "filters"
+            vars(module)["rotate"] = "filters"
     return twin
 
 

@@ -102,6 +102,11 @@ def _each_its_own(
     split = value.proxy.unflatten(1, (features, group.order))
     if len(orientations) < group.order:
         split = split.index_select(2, w.constant("orientations", torch.tensor(orientations)))
+    if weight.shape[0] == weight.shape[1] * groups == groups:  # a filter for each feature: they may stay where they are
+        maps = value.proxy if len(orientations) == group.order else split.flatten(1, 2)
+        bank = slice_filters(weight, group, orientations)
+        expanded = None if bias is None else bias.repeat_interleave(len(orientations))
+        return _convolution(w, path, maps, bank, expanded, where, sizes_of(value, group.dim), bank.shape[0], mode)
     slow = split.transpose(1, 2).flatten(1, 2)
     bank = torch.cat([ops.act(weight, group, group.inverse[h]) for h in orientations])
     expanded = None if bias is None else bias.repeat(len(orientations))

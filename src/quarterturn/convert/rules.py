@@ -1,0 +1,105 @@
+"""What becomes of each layer: one rule for each type, from a layer and a value to a value."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from quarterturn import pointwise
+from quarterturn.convert.capture import is_dropout
+from quarterturn.convert.convolutions import (
+    CONV_DIMS,
+    TRANSPOSED_DIMS,
+    convolution_layer,
+    linear_layer,
+    transposed_layer,
+)
+from quarterturn.convert.norms import batch_norm, group_norm, instance_norm, layer_norm
+from quarterturn.convert.positions import (
+    adaptive_pool,
+    each_orientation,
+    pad_layer,
+    pixel_shuffle,
+    spatial_pool,
+    upsample,
+)
+from quarterturn.convert.shapes import glu, reshape
+from quarterturn.convert.values import Extra, Value, plain, result
+from quarterturn.convert.weights import per_feature
+from quarterturn.convert.widths import Features, Refusal
+from quarterturn.convert.writer import Writer, kept
+
+Rule = Callable[[Writer, str, Any, Value, Any], Value]
+
+
+def rule_for(module: nn.Module) -> Rule | None:
+    """The rule of the layer's type, if there is one; dropouts of other libraries treat every number alike."""
+    if is_dropout(module):
+        return kept
+    return next((rule for types, rule in RULES if isinstance(module, types)), None)
+
+
+def _prelu(w: Writer, path: str, module: nn.PReLU, value: Value, example: Tensor) -> Value:
+    if module.num_parameters == 1:
+        return kept(w, path, module, value, example)
+    value = w.beside(value, path)
+    features = value.features
+
+    def make() -> nn.Module:
+        twin = nn.PReLU(w.widths.of(features), device=module.weight.device, dtype=module.weight.dtype)
+        old, sources = module.weight.detach(), w.widths.sources(features)
+        twin.weight = nn.Parameter(per_feature(old, sources, w.group.order, w.init))
+        return twin
+
+    return result(value, w.layer(path, make, value.node), example)
+
+
+def _flatten(w: Writer, path: str, module: Any, value: Value, example: Tensor) -> Value:
+    return reshape(w, path, value, example)
+
+
+def _glu(w: Writer, path: str, module: nn.GLU, value: Value, example: Tensor) -> Value:
+    return glu(w, path, value, module.dim, example)
+
+
+def softmax(w: Writer, path: str, module: Any, value: Value, example: Tensor) -> Value:
+    dim = 1 if isinstance(module, nn.Softmax2d) else module.dim
+    if value.axes[dim] and all(isinstance(c, Features | Extra) for c in value.axes[dim]):
+        value = w.beside(value, path)
+        return result(value, w.layer(path, lambda: copy.deepcopy(module), value.node), example)
+    raise Refusal("it normalises over other axes than features")
+
+
+def ordinary(w: Writer, path: str, module: nn.Module, value: Value, example: Any) -> Value:
+    """A layer on an ordinary tensor, as it is."""
+    return plain(example, w.layer(path, lambda: copy.deepcopy(module), value.node))
+
+
+RULES: list[tuple[Any, Rule]] = [
+    (tuple(TRANSPOSED_DIMS), transposed_layer),
+    (tuple(CONV_DIMS), convolution_layer),
+    (nn.Linear, linear_layer),
+    (nn.modules.batchnorm._BatchNorm, batch_norm),
+    (nn.LayerNorm, layer_norm),
+    (nn.GroupNorm, group_norm),
+    (nn.modules.instancenorm._InstanceNorm, instance_norm),
+    (nn.modules.pooling._MaxPoolNd, spatial_pool),
+    (nn.modules.pooling._AvgPoolNd, spatial_pool),
+    ((nn.modules.pooling._AdaptiveAvgPoolNd, nn.modules.pooling._AdaptiveMaxPoolNd), adaptive_pool),
+    ((nn.modules.pooling._LPPoolNd, nn.LocalResponseNorm), each_orientation),
+    (nn.Upsample, upsample),
+    ((nn.PixelShuffle, nn.PixelUnshuffle), pixel_shuffle),
+    (
+        tuple(
+            getattr(nn.modules.padding, f"_{kind}PadNd")
+            for kind in ("Constant", "Reflection", "Replication", "Circular")
+        ),
+        pad_layer,
+    ),
+    ((nn.Flatten, nn.Unflatten), _flatten),
+    (nn.GLU, _glu),
+    ((nn.Softmax, nn.LogSoftmax, nn.Softmax2d), softmax),
+    (nn.PReLU, _prelu),
+    (pointwise.LAYERS, kept),
+]

@@ -1,0 +1,43 @@
+"""What it would cost to make a network equivariant, by each of the ways, as one table."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from quarterturn.convert.build import convert
+from quarterturn.convert.report import Cost, cost, table
+from quarterturn.errors import ConversionError, OptionError
+from quarterturn.groups import Group
+from quarterturn.wrapping import wrap
+
+
+def summary(model: nn.Module, group: Group, input_size: Sequence[int]) -> str:
+    """Print, and return, what the network costs as it is, wrapped and converted, for one example.
+
+    `input_size` is that of the input without the batch, such as (3, 224, 224).
+
+    >>> from quarterturn import C4
+    >>> net = nn.Sequential(nn.Conv2d(1, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    >>> _ = summary(net, C4, (1, 32, 32))  # doctest: +ELLIPSIS
+                                      parameters ...
+    """
+    sizes = tuple(input_size)
+    if len(sizes) != 1 + group.dim or any(not isinstance(n, int) or n < 1 for n in sizes):
+        raise OptionError(f"input_size must be channels and {group.dim} sizes for {group.name}, got {input_size!r}")
+    first = next(model.parameters(), torch.empty(0))
+    example = torch.randn(2, *sizes, device=first.device, dtype=first.dtype)
+    rows: dict[str, Cost] = {"as it is": cost(model, [example])}
+    rows["wrap"] = cost(wrap(model, group), [example])
+    notes: list[str] = []
+    for keep in ("width", "parameters"):
+        try:
+            converted = convert(model, group, keep=keep, example=example)
+        except ConversionError as error:
+            notes = [str(error)]
+            break
+        rows[f"convert, keep={keep!r}"] = converted.conversion.after
+        notes += [note for note in converted.conversion.notes if note not in notes] if keep == "width" else []
+    text = "\n".join([table(group, rows), *(f"- {note}" for note in notes)])
+    print(text)
+    return text
