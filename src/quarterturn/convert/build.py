@@ -39,6 +39,18 @@ class Converted(fx.GraphModule):
         found: Conversion = self.meta["conversion"]
         return found
 
+    def __reduce__(self) -> Any:
+        return _rebuilt, (super().__reduce__(), self.meta)
+
+
+def _rebuilt(reduced: Any, meta: dict[str, Any]) -> Converted:
+    """A converted network from a file: torch keeps its code and layers, and we what it is."""
+    make, arguments, *_ = reduced
+    plain_module = make(*arguments)
+    converted = Converted(plain_module, plain_module.graph, "Converted")
+    converted.meta.update(meta)
+    return converted.train(plain_module.training)
+
 
 def convert(
     model: nn.Module,
@@ -219,7 +231,7 @@ class _Builder:
 
         def ready(value: Value) -> Any:
             if value.kind == "oriented":
-                return w.stacked(value, node.name).node
+                return w.stacked(value, "until").node
             return in_new(value)
 
         old, named = mapped([args, kwargs], ready)

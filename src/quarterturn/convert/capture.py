@@ -76,7 +76,8 @@ class _Example(fx.Proxy):
     def __iter__(self) -> Iterator[Any]:
         if isinstance(self.value, int | float):
             raise TypeError("a number cannot be iterated over")
-        return (self[i] for i in range(len(self.value)))
+        items: Any = self
+        return (items[i] for i in range(len(self.value)))
 
     def __bool__(self) -> bool:
         return bool(self._decided())
@@ -140,7 +141,7 @@ class _Tracer(fx.Tracer):
         type_expr: Any | None = None,
         proxy_factory_fn: Any = None,
     ) -> Any:
-        values, named = fx.node.map_aggregate((args, kwargs), _value)  # type: ignore[misc]
+        values, named = fx.node.map_aggregate((args, kwargs), _value)
         self.running = True
         try:
             result = self.carry_out(kind, target, values, named)
@@ -200,7 +201,8 @@ def _made_up_example(model: nn.Module, dim: int) -> Tensor:
             continue
         return example
     raise ConversionError(
-        f"the network took none of these inputs: {'; '.join(errors[:2])}; … Give one that it takes: convert(…, example=x)"
+        f"the network took none of the inputs that were tried: {'; '.join(errors[:2])}; … Give one that it takes: "
+        "convert(…, example=x)"
     )
 
 

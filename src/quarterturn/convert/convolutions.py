@@ -17,6 +17,7 @@ from quarterturn.convert.writer import Writer
 from quarterturn.dense import RollLinear
 from quarterturn.filters import roll_filters, slice_filters
 from quarterturn.transposed import RollConvTranspose
+from quarterturn.windows import windows_for
 
 CONV_DIMS = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
 TRANSPOSED_DIMS = {nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3}
@@ -60,6 +61,7 @@ def convolution(w: Writer, path: str, old: Convolution, value: Value, example: T
     if not is_plain and features is not value.features:
         make_equal(features, value.features)
     kernel = tuple(old.weight.shape[2:])
+    windows_for(w.group, kernel, as_tuple(old.stride), as_tuple(old.padding), as_tuple(old.dilation))  # may refuse
     window = {"stride": old.stride, "padding": old.padding, "dilation": old.dilation}
 
     def make() -> nn.Module:

@@ -10,7 +10,7 @@ from torch import Tensor
 from quarterturn.convert import positions, shapes
 from quarterturn.convert.calls import Call, leaves, mapped, option
 from quarterturn.convert.layers import Crop
-from quarterturn.convert.values import Axis, Extra, Position, Value, broadcast, like, result
+from quarterturn.convert.values import Axis, Blocks, Extra, Orientations, Position, Value, broadcast, like, result
 from quarterturn.convert.widths import Features, Refusal, joined
 
 
@@ -46,6 +46,8 @@ def getitem(call: Call) -> Value:
 
 def _take(call: Call, value: Value, axis: int, item: slice, crops: dict[int, slice]) -> Value:
     """A part of an axis. Parts of maps are only noted, because all axes are cropped at once."""
+    if any(isinstance(c, Blocks | Orientations) for c in value.axes[axis]):
+        value = call.w.settled(value, call.path)
     held = value.axes[axis]
     picked = value.example[(*[slice(None)] * axis, item)]
     if len(held) == 1 and isinstance(held[0], Features) and item.step in (None, 1):
@@ -63,6 +65,7 @@ def _take(call: Call, value: Value, axis: int, item: slice, crops: dict[int, sli
 
 
 def _select(call: Call, value: Value, axis: int, item: int, part: Tensor) -> Value:
+    value = call.w.settled(value, call.path)
     if not shapes.is_extra(value, axis):
         raise Refusal("it picks one feature, position or example")
     value = call.w.beside(value, call.path)

@@ -30,7 +30,8 @@ def spatial_pool(w: Writer, path: str, module: Any, value: Value, example: Tenso
         counted = module.count_include_pad
         return AvgPool(w.group, **options, ceil_mode=module.ceil_mode, count_include_pad=counted, rotate=w.rotate)
 
-    return after(value, w.layer(path, make, value.node), example, value.features)
+    layer = make()  # here, so that options that the group cannot have are listed with all else
+    return after(value, w.layer(path, lambda: layer, value.node), example, value.features)
 
 
 def adaptive_pool(w: Writer, path: str, module: Any, value: Value, example: Tensor) -> Value:
@@ -40,7 +41,8 @@ def adaptive_pool(w: Writer, path: str, module: Any, value: Value, example: Tens
     kind = AdaptiveAvgPool if "Avg" in type(module).__name__ else AdaptiveMaxPool
     size = module.output_size
     sizes = tuple(size) if isinstance(size, tuple | list) else (size,) * w.group.dim
-    node = w.layer(path, lambda: kind(w.group, sizes, w.rotate), value.node)
+    layer = kind(w.group, sizes, w.rotate)
+    node = w.layer(path, lambda: layer, value.node)
     out = after(value, node, example, value.features)
     if all(n == 1 for n in sizes):  # no position is left
         out = like(out, axes=(*out.axes[:2], *[()] * w.group.dim))
@@ -57,8 +59,8 @@ def upsample(w: Writer, path: str, module: Any, value: Value, example: Tensor) -
             return Upsample(w.group, size, factor, mode, module.align_corners, rotate=w.rotate)
         return EachOrientation(w.group, nn.Upsample(size, factor, module.mode, module.align_corners), w.rotate)
 
-    out = after(value, w.layer(path, make, value.node), example, value.features)
-    return like(out, axes=maps_of(example, value.features))
+    layer = make()
+    return result(value, w.layer(path, lambda: layer, value.node), example, axes=maps_of(example, value.features))
 
 
 def resize(

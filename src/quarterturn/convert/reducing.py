@@ -4,8 +4,8 @@ import operator
 from typing import Any
 
 from quarterturn.convert.calls import Call
-from quarterturn.convert.values import Batch, Blocks, Extra, Orientations, Position, Value, number, plain, result
-from quarterturn.convert.widths import Features, Refusal
+from quarterturn.convert.values import Axis, Batch, Blocks, Extra, Orientations, Position, Value, number, plain, result
+from quarterturn.convert.widths import Features, Refusal, channels
 from quarterturn.layers import Pool
 from quarterturn.ops import PoolFunction
 
@@ -22,13 +22,16 @@ def reduce(call: Call) -> Any:
     held = [c for i in gone for c in value.axes[i]]
     if held and all(isinstance(c, Orientations) for c in held):
         return _pool(call)
-    if any(isinstance(c, Batch | Blocks) for c in held):
+    if any(isinstance(c, Blocks | Orientations) for c in held):
+        value = w.settled(value, call.path)
+        held = [c for i in gone for c in value.axes[i]]
+    if any(isinstance(c, Batch) for c in held):
         raise Refusal("it reduces over the examples")
     positions = [c for c in held if isinstance(c, Position)]
     if positions and {p.axis for p in positions} != set(range(w.group.dim)):
         raise Refusal("it reduces over some of the axes that the group exchanges or reverses")
     keep = bool(call.kwargs.get("keepdim", next((a for a in call.args[2:] if isinstance(a, bool)), False)))
-    left = tuple(() if i in gone else axis for i, axis in enumerate(value.axes) if keep or i not in gone)
+    left = tuple(_left(axis) if i in gone else axis for i, axis in enumerate(value.axes) if keep or i not in gone)
     if isinstance(call.example, tuple):  # values and where they are
         node = call.written(value := w.beside(value, call.path))
         return (result(value, w.function(operator.getitem, node, 0), call.example[0], axes=left), number(None))
@@ -36,6 +39,11 @@ def reduce(call: Call) -> Any:
         return result(*_over_positions(call, value), call.example, axes=left)
     value = w.beside(value, call.path)
     return result(value, call.written(value), call.example, axes=left)
+
+
+def _left(axis: Axis) -> Axis:
+    """What a reduction leaves of an axis that it keeps: of features, one."""
+    return (channels(1),) if any(isinstance(c, Features) for c in axis) else ()
 
 
 def _over_positions(call: Call, value: Value) -> tuple[Value, Any]:

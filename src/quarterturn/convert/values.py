@@ -155,7 +155,7 @@ def reshaped(axes: Sequence[Axis], shape: Sequence[int], order: int) -> tuple[Ax
             mine.append(component)
         if math.prod(map(size_of, mine)) != size:
             raise Refusal("its new shape cannot be followed")
-        found.append(_merged(mine))
+        found.append(merged(mine))
     left = [component for component in rest if size_of(component) != 1]
     if left:
         raise Refusal("its new shape cannot be followed")
@@ -190,11 +190,15 @@ def _split(component: Component, outer: int, order: int) -> tuple[Component, Com
         return Extra(outer), Extra(inner)
     if inner == order:
         return Blocks(component, order), Orientations(order)
+    return split_features(component, outer)
+
+
+def split_features(features: Features, outer: int) -> tuple[Component, Component]:
+    """Features as two axes, of which the longer one holds features."""
+    inner = features.channels // outer
     if outer <= inner:
-        return Extra(outer), component.split(outer)[0]
-    kept = component.part(0, component.channels)
-    fresh = _thinned(kept, inner)
-    return fresh, Extra(inner)
+        return Extra(outer), features.split(outer)[0]
+    return _thinned(features, inner), Extra(inner)
 
 
 def _thinned(axis: Features, times: int) -> Features:
@@ -204,7 +208,7 @@ def _thinned(axis: Features, times: int) -> Features:
     return outer
 
 
-def _merged(components: list[Component]) -> Axis:
+def merged(components: Sequence[Component]) -> Axis:
     """Neighbours that make one axis of features are one."""
     axis: list[Component] = []
     for component in components:

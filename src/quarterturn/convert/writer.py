@@ -4,6 +4,7 @@ Its layers are made when all of the graph has been read, because only then is it
 """
 
 import copy
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,9 @@ from torch import Tensor, fx, nn
 
 from quarterturn.convert.layers import FeatureParameter, OrientationsToBatch, OrientationsToFeatures, ToChannels
 from quarterturn.convert.values import (
+    Axis,
     Batch,
+    Blocks,
     Component,
     Extra,
     Orientations,
@@ -22,8 +25,11 @@ from quarterturn.convert.values import (
     is_features_first,
     like,
     maps_of,
+    merged,
     plain,
     result,
+    size_of,
+    split_features,
 )
 from quarterturn.convert.weights import Init, per_feature
 from quarterturn.convert.widths import Features, Refusal, Widths, channels
@@ -150,7 +156,7 @@ class Writer:
 
     def maps_first(self, value: Value, path: str) -> Value:
         """The value as maps that also the old network has with features first, as torch's layers want them."""
-        value = self.oriented(value, path)
+        value = self.settled(self.oriented(value, path), path)
         if len(value.axes) != 2 + self.group.dim or not is_features_first(value):
             raise Refusal(f"it needs maps with features first and {self.group.dim} axes of positions")
         return self.maps(value, path)
@@ -169,27 +175,39 @@ class Writer:
         value = self.oriented(value, path)
         if value.form == "beside":
             return value
-        if any(isinstance(c, Orientations) for c in value.components):
-            raise Refusal("orientations that were split off can only be pooled")
         value = self.maps(value, path) if value.positions else self.dense(value, path)
         node = self.helper(f"{path}.beside", lambda: OrientationsToBatch(self.group, self.rotate), value.node)
         held: list[Component] = [next(c for c in value.components if isinstance(c, Batch)), value.features]
-        positions: list[Position] = sorted(value.positions, key=lambda p: p.axis)
-        held += positions
-        order = [held.index(component) for component in value.components]
+        held += sorted(value.positions, key=lambda p: p.axis)
+        blocks = next((c for c in value.components if isinstance(c, Blocks)), None)
+        axes = value.axes
+        if blocks is not None:  # what was split off and not pooled are no orientations: take them as any two axes
+            outer, inner = split_features(blocks.features, size_of(blocks))
+            count = [self.width(c) if isinstance(c, Features) else size_of(c) for c in (outer, inner)]
+            node, held[1:2] = self.method("unflatten", node, 1, count), [outer, inner]
+            taken = {Blocks: outer, Orientations: inner}
+            axes = tuple(tuple(taken.get(type(c), c) for c in axis) for axis in axes)
+        node = self._arranged(node, held, axes)
+        return like(value, node=node, form="beside", axes=tuple(merged(axis) for axis in axes))
+
+    def _arranged(self, node: fx.Node, held: Sequence[Component], axes: Sequence[Axis]) -> fx.Node:
+        """A tensor whose axes hold these components, one each, with other axes made of them."""
+        order = [held.index(component) for axis in axes for component in axis]
         if order != list(range(len(order))):
             node = self.method("permute", node, *order)
-        if any(len(axis) != 1 for axis in value.axes):
-            sizes: list[Any] = []
-            place = 0
-            for axis in value.axes:
-                size: Any = 1
-                for _ in axis:
-                    factor = self.method("size", node, place)
-                    size, place = factor if size == 1 else self.function(operator.mul, size, factor), place + 1
-                sizes.append(size)
-            node = self.method("reshape", node, sizes)
-        return like(value, node=node, form="beside")
+        if all(len(axis) == 1 for axis in axes):
+            return node
+        sizes: list[Any] = []
+        place = 0
+        for axis in axes:
+            factors = [self.method("size", node, place + i) for i in range(len(axis))]
+            sizes.append(functools.reduce(lambda a, b: self.function(operator.mul, a, b), factors) if factors else 1)
+            place += len(axis)
+        return self.method("reshape", node, sizes)
+
+    def settled(self, value: Value, path: str) -> Value:
+        """The value with axes of features, none of which were split off as orientations might be."""
+        return self.beside(value, path) if any(isinstance(c, Blocks) for c in value.components) else value
 
     def pooled(self, value: Value, path: str) -> Value:
         """The value without orientations; its features become as many as the old network had channels."""

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import nn
 
 from quarterturn import pointwise
@@ -13,10 +12,9 @@ from quarterturn.conv import DepthwiseConv, PathConv, RollConv, SliceConv
 from quarterturn.dense import RollLinear
 from quarterturn.layers import Pool, Roll, Slice, Stack, Unstack
 from quarterturn.norms import BatchNorm, GroupNorm, InstanceNorm, LayerNorm
-from quarterturn.ops import turn_maps
 from quarterturn.plain.convolutions import linear, our_convolution, roll_linear, torchs_convolution, transposed
 from quarterturn.plain.norms import batch_norm, group_norm, instance_norm, layer_norm
-from quarterturn.plain.spatial import our_adaptive_pool, spatial_pool, symmetric, upsample
+from quarterturn.plain.spatial import in_own_frames, our_adaptive_pool, spatial_pool, symmetric, upsample
 from quarterturn.plain.values import Refusal, Value, Writer, kept, left_as, oriented, stacked, unflattened
 from quarterturn.spatial import AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, EachOrientation, MaxPool, Upsample
 from quarterturn.transposed import RollConvTranspose
@@ -96,16 +94,7 @@ def _each_orientation(w: Writer, path: str, module: EachOrientation, value: Valu
     value = oriented(module, value)
     if has_rule(module.layer):
         return left_as(module, rule_for(module.layer)(w, f"{path}.layer", module.layer, value))
-    value = stacked(w, value)
-    group, parts = module.group, []
-    inner = copy.deepcopy(module.layer)
-    for h, element in enumerate(group.elements):
-        own = turn_maps(value.proxy.unflatten(1, (-1, group.order)).select(2, h), element)
-        ours = type(inner).__module__.startswith("quarterturn.")
-        out = inner(own) if ours else w.call(f"{path}.layer", inner, own)  # ours consist of torch's functions here
-        parts.append(turn_maps(out, group.elements[group.inverse[h]]))
-    joined = torch.stack(parts, dim=2).flatten(1, 2)
-    return left_as(module, replace(value, proxy=joined, sizes=None, features=None))
+    return left_as(module, in_own_frames(w, f"{path}.layer", module.layer, value))
 
 
 def _prelu(w: Writer, path: str, module: nn.PReLU, value: Value) -> Value:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from quarterturn.ops import turn_maps
 from quarterturn.plain.values import Refusal, Value, Writer, kept, left_as, oriented, sizes_of, stacked
 from quarterturn.spatial import AdaptiveAvgPool, AvgPool, MaxPool, Upsample, avg_pool, max_pool
 from quarterturn.windows import Placement, by_placement, slide, slide_and_keep_padding, windows_for
@@ -78,6 +79,21 @@ def upsample(w: Writer, path: str, module: Any, value: Value) -> Value:
     factors = module.scale_factor if isinstance(module.scale_factor, tuple | list) else (module.scale_factor,)
     whole = module.size is None and all(f == int(f) for f in factors)
     if not whole and (mode == "nearest" or not (module.align_corners or module.size is not None)):
-        raise Refusal("up-sampling by a factor that is not whole does not lie symmetrically on the grid")
+        out = in_own_frames(w, path, torchs, value)  # a factor that is not whole does not lie symmetrically on the grid
+        return left_as(module, out) if ours else out
     out = replace(value, proxy=w.call(path, torchs, value.proxy), sizes=None)
     return left_as(module, out) if ours else out
+
+
+def in_own_frames(w: Writer, path: str, layer: nn.Module, value: Value) -> Value:
+    """Any layer, on each orientation in its own frame. Ours consist of torch's functions here, and vanish."""
+    value = stacked(w, value)
+    group = value.group
+    assert group is not None
+    ours = type(layer).__module__.startswith("quarterturn.")
+    parts = []
+    for h, element in enumerate(group.elements):
+        own = turn_maps(value.proxy.unflatten(1, (-1, group.order)).select(2, h), element)
+        out = layer(own) if ours else w.call(path, copy.deepcopy(layer), own)
+        parts.append(turn_maps(out, group.elements[group.inverse[h]]))
+    return replace(value, proxy=torch.stack(parts, dim=2).flatten(1, 2), sizes=None, features=None)
