@@ -1,6 +1,5 @@
 """Every test starts from the same random numbers, and small tensors are not worth a second thread."""
 
-import importlib.util
 import os
 from collections.abc import Iterator
 
@@ -8,7 +7,6 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
-collect_ignore = [] if importlib.util.find_spec("torchvision") else ["timm"]  # `make test-timm` has it
 
 
 @pytest.fixture(autouse=True)
