@@ -3,17 +3,20 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+VENV_TIMM := .venv-timm
+INSTALLED_TIMM := $(VENV_TIMM)/.installed
 KERNEL := hatch_build.py $(wildcard src/quarterturn/fourier/*.cpp src/quarterturn/fourier/*.h) src/quarterturn/fourier/build.py
 
-.PHONY: help demo test test-slow check format bench clean
+.PHONY: help demo test test-timm test-slow check format bench clean
 help:
 	@echo "make demo       three networks on the embedded set, a table and a report, in minutes"
 	@echo "make test       the whole test suite (makes .venv first where there is none)"
+	@echo "make test-timm  networks of timm, torchvision and segmentation_models_pytorch (makes .venv-timm)"
 	@echo "make test-slow  longer checks, run before a change is called done"
 	@echo "make check      format, lint and types"
 	@echo "make format     put the code into shape"
 	@echo "make bench      speed of the operations, as ratios, into bench/results/"
-	@echo "make clean      remove .venv and caches"
+	@echo "make clean      remove .venv, .venv-timm and caches"
 
 $(INSTALLED): pyproject.toml constraints.txt $(KERNEL)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -25,6 +28,15 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto
+
+# Not in .venv: timm brings torchvision, which breaks packages that merely find it beside a torch without CUDA.
+$(INSTALLED_TIMM): pyproject.toml constraints.txt tests/timm/requirements.txt $(KERNEL)
+	test -x $(VENV_TIMM)/bin/python || $(PYTHON) -m venv $(VENV_TIMM)
+	$(VENV_TIMM)/bin/python -m pip install -q -c constraints.txt -r tests/timm/requirements.txt -e .
+	touch $@
+
+test-timm: $(INSTALLED_TIMM)
+	$(VENV_TIMM)/bin/python -m pytest -n auto tests/timm
 
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow
@@ -49,4 +61,4 @@ bench: $(INSTALLED)
 	$(BIN)/python bench/tables.py
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV_TIMM) .pytest_cache .mypy_cache .ruff_cache .hypothesis

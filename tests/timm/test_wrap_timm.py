@@ -1,0 +1,72 @@
+"""wrap: networks of timm, convolutional or not, give the same classes whichever way the image is turned."""
+
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+
+import quarterturn as qt
+from quarterturn import C4, D4, wrap
+
+ANY_SIZE = """
+    caformer_s18 convnext_atto convnextv2_atto cs3darknet_s densenet121 dla46_c edgenext_xx_small efficientnet_b0
+    efficientvit_b0 ese_vovnet19b_dw fasternet_t0 fastvit_t8 focalnet_tiny_srf gernet_s ghostnet_050 hgnetv2_b0
+    hrnet_w18_small inception_next_atto lambda_resnet26t lcnet_050 mambaout_femto mixnet_s mnasnet_small mobilenetv2_035
+    mobilenetv3_small_050 mobilenetv4_conv_small_035 mobileone_s0 mobilevit_xxs mobilevitv2_050 nf_resnet26
+    poolformer_s12 pvt_v2_b0 regnety_002 repvgg_a0 repvit_m0_9 res2net50_26w_4s resnet18 resnetv2_18 rexnet_100
+    sequencer2d_s shvit_s1 skresnet18 starnet_s1 swiftformer_xs tinynet_e
+"""
+ONE_SIZE = """
+    botnet26t_256 cait_xxs24_224 convit_tiny deit_tiny_patch16_224 efficientformerv2_s0 efficientvit_m0
+    eva02_tiny_patch14_224 gmlp_ti16_224 hiera_tiny_224 levit_128s maxvit_pico_rw_256 mixer_s32_224 pit_ti_224
+    resmlp_12_224 swin_tiny_patch4_window7_224 swinv2_cr_tiny_224 vit_tiny_patch16_224 vit_tiny_r_s16_p8_224
+    xcit_nano_12_p16_224
+"""  # their positions or tokens go with one size of image, which they are told
+OPTIONS = {
+    **{name: {} for name in ANY_SIZE.split()},
+    **{name: {"img_size": 64} for name in ONE_SIZE.split()},
+    "swin_tiny_patch4_window7_224": {"img_size": 64, "window_size": 4},
+}
+
+
+def network(name: str, **options: object) -> nn.Module:
+    """A network of timm as if it had learnt: nothing is switched off, and its norms know what they see."""
+    model = timm.create_model(name, num_classes=10, **options)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if (parameter == 0).all():
+                parameter.normal_(0, 0.1)
+            elif (parameter == parameter.flatten()[0]).all():  # of a norm, or a scale
+                parameter.uniform_(0.5, 1.5)
+        for module in model.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.momentum = 1.0
+        model.train()(image(batch=8))
+    return model.eval()
+
+
+def image(batch: int = 1) -> Tensor:
+    return torch.randn(batch, 3, 64, 64)
+
+
+def test_there_are_enough_families() -> None:
+    families = {timm.models.model_entrypoint(name).__module__ for name in OPTIONS}
+    assert len(families) >= 30
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_wrapped_networks_are_exact(name: str) -> None:
+    model, x = network(name, **OPTIONS[name]), image()
+    assert min(qt.equivariance_error(model, C4, x).relative[1:]) > 1e-3  # so that there is something to show
+    for group in (C4, D4):
+        errors = qt.equivariance_error(wrap(model, group), group, x).relative
+        assert len(errors) == group.order
+        assert max(errors) <= 1e-5
+
+
+def test_networks_that_mix_examples_are_found_out() -> None:
+    """The windows of this one look at those of other images of the batch; pathways one after another do not meet."""
+    model, x = network("gcvit_xxtiny", img_size=64), image()
+    with pytest.raises(qt.NotEquivariantError):
+        qt.assert_equivariant(wrap(model, D4), D4, x)
+    assert max(qt.equivariance_error(wrap(model, D4, chunk=1), D4, x).relative) <= 1e-5
