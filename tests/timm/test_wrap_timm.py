@@ -2,8 +2,7 @@
 
 import pytest
 import timm
-import torch
-from torch import Tensor, nn
+from timmtools import image, network
 
 import quarterturn as qt
 from quarterturn import C4, D4, wrap
@@ -27,26 +26,6 @@ OPTIONS = {
     **{name: {"img_size": 64} for name in ONE_SIZE.split()},
     "swin_tiny_patch4_window7_224": {"img_size": 64, "window_size": 4},
 }
-
-
-def network(name: str, **options: object) -> nn.Module:
-    """A network of timm as if it had learnt: nothing is switched off, and its norms know what they see."""
-    model = timm.create_model(name, num_classes=10, **options)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if (parameter == 0).all():
-                parameter.normal_(0, 0.1)
-            elif (parameter == parameter.flatten()[0]).all():  # of a norm, or a scale
-                parameter.uniform_(0.5, 1.5)
-        for module in model.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                module.momentum = 1.0
-        model.train()(image(batch=8))
-    return model.eval()
-
-
-def image(batch: int = 1) -> Tensor:
-    return torch.randn(batch, 3, 64, 64)
 
 
 def test_there_are_enough_families() -> None:

@@ -213,15 +213,11 @@ def linear(w: Writer, path: str, weight: Tensor, bias: Tensor | None, value: Val
     kernel = sizes if positions else [1] * w.group.dim
     filters = weight.unflatten(1, (-1, *kernel)) if positions else weight.reshape(*weight.shape, *kernel)
     held = w.maps(value, path)
-    first = like(held, axes=((Batch(1),), (held.features,), *((p,) for p in _sorted(held.positions))))
+    first = like(held, axes=((Batch(1),), (held.features,), *((p,) for p in held.positions_in_order)))
     out = convolution(w, path, Convolution(w.group.dim, filters, bias), first, _some_maps(example, w.group.dim))
     if positions:  # one position is left
         return result(out, out.node, example, axes=(*value.axes[:-1], (out.features,)), form="maps")
     return result(out, out.node, example, axes=(*value.axes[:-1], (out.features,)))
-
-
-def _sorted(positions: Sequence[Position]) -> list[Position]:
-    return sorted(positions, key=lambda p: p.axis)
 
 
 def _some_maps(example: Tensor, dim: int) -> Tensor:

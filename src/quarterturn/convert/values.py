@@ -94,9 +94,10 @@ class Value:
     def positions(self) -> list[Position]:
         return [c for c in self.components if isinstance(c, Position)]
 
-    def axis_of(self, kind: type) -> int | None:
-        """The axis that holds such a component, and nothing else."""
-        return next((i for i, axis in enumerate(self.axes) if len(axis) == 1 and isinstance(axis[0], kind)), None)
+    @property
+    def positions_in_order(self) -> list[Position]:
+        """As the maps have them, whatever the old network did."""
+        return sorted(self.positions, key=lambda p: p.axis)
 
     def is_usual(self) -> bool:
         """Whether examples, features and positions are there once, in some order: such tensors need not be moved."""

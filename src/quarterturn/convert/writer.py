@@ -178,7 +178,7 @@ class Writer:
         value = self.maps(value, path) if value.positions else self.dense(value, path)
         node = self.helper(f"{path}.beside", lambda: OrientationsToBatch(self.group, self.rotate), value.node)
         held: list[Component] = [next(c for c in value.components if isinstance(c, Batch)), value.features]
-        held += sorted(value.positions, key=lambda p: p.axis)
+        held += value.positions_in_order
         blocks = next((c for c in value.components if isinstance(c, Blocks)), None)
         axes = value.axes
         if blocks is not None:  # what was split off and not pooled are no orientations: take them as any two axes

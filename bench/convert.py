@@ -1,0 +1,143 @@
+"""Which networks of timm, torchvision and segmentation_models_pytorch `convert` takes, and what becomes of them.
+
+.venv-timm/bin/python bench/convert.py
+
+Every network is converted to C4 at 64 x 64 (96 x 96 for the Inceptions; what has one size only, at that), in both
+modes, and compared with its plain twin. It runs in the environment of `make test-timm`.
+"""
+
+import importlib
+import operator
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from harness import write
+from torch import Tensor, nn
+
+import quarterturn as qt
+from quarterturn import pointwise
+from quarterturn.convert import calls, functions, rules
+
+TIMM = """
+    resnet18 resnet50 resnet26d resnetaa50 resnetblur50 resnetrs50 resnext50_32x4d wide_resnet50_2 seresnet50
+    legacy_seresnet18 skresnet18 resnest14d res2net50_26w_4s res2next50 resnetv2_50 resnetv2_50d_gn densenet121 vgg11
+    vgg16_bn mobilenetv1_100 mobilenetv2_100 mobilenetv3_small_100 mobilenetv4_conv_small mobileone_s0 efficientnet_b0
+    efficientnet_lite0 efficientnetv2_rw_t tf_efficientnet_b0 tf_efficientnetv2_b0 mixnet_s mnasnet_100 fbnetc_100
+    fbnetv3_b spnasnet_100 hardcorenas_a tinynet_e lcnet_050 regnetx_002 regnety_002 regnetz_b16 convnext_atto
+    convnextv2_atto convnext_atto_rms inception_v3 inception_v4 inception_resnet_v2 inception_next_atto xception41
+    legacy_xception dla34 dla60_res2net hrnet_w18_small cspdarknet53 cspresnet50 darknet53 cs3darknet_s repvgg_a0
+    repvit_m0_9 repghostnet_050 ghostnet_100 ghostnetv2_100 fastvit_t8 dpn68 selecsls42b gernet_s rexnet_100
+    ese_vovnet19b_dw hgnet_tiny hgnetv2_b0 rdnet_tiny poolformer_s12 poolformerv2_s12 convformer_s18 focalnet_tiny_srf
+    mambaout_femto starnet_s1 fasternet_t0 convmixer_768_32 pnasnet5large ecaresnet26t gcresnet33ts tresnet_m
+    nf_resnet50 dm_nfnet_f0 resnetv2_50x1_bit lambda_resnet26t edgenext_xx_small efficientvit_b0 botnet26t_256
+    vit_tiny_patch16_224 swin_tiny_patch4_window7_224 mixer_s32_224
+"""
+TORCHVISION = """
+    resnet18 googlenet squeezenet1_1 shufflenet_v2_x1_0 mnasnet1_0 densenet121 mobilenet_v3_small convnext_tiny vgg11
+    efficientnet_b0 efficientnet_v2_s regnet_y_400mf alexnet segmentation.fcn_resnet50 segmentation.deeplabv3_resnet50
+    segmentation.lraspp_mobilenet_v3_large
+"""
+SEGMENTERS = "Unet UnetPlusPlus FPN Linknet PSPNet DeepLabV3 DeepLabV3Plus UPerNet MAnet"
+
+
+def networks() -> dict[str, Callable[[], nn.Module]]:
+    """How to make each network, with weights drawn at random."""
+    sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "timm"))
+    importlib.import_module("conftest")  # what torchvision needs beside a torch without CUDA
+    smp, timm, torchvision = map(importlib.import_module, ("segmentation_models_pytorch", "timm", "torchvision"))
+
+    def of_torchvision(name: str) -> nn.Module:
+        options: dict[str, Any] = {"aux_logits": False, "init_weights": True} if name == "googlenet" else {}
+        options |= {"weights_backbone": None} if "." in name else {}
+        model: nn.Module = operator.attrgetter(name)(torchvision.models)(weights=None, **options)
+        return model
+
+    found: dict[str, Callable[[], nn.Module]] = {}
+    for name in TIMM.split():
+        found[f"timm {name}"] = partial(timm.create_model, name)
+    for name in TORCHVISION.split():
+        found[f"torchvision {name}"] = partial(of_torchvision, name)
+    for name in SEGMENTERS.split():
+        found[f"smp {name}"] = partial(getattr(smp, name), "resnet18", encoder_weights=None)
+    return found
+
+
+def first_tensor(tree: Any) -> Tensor:
+    while not isinstance(tree, Tensor):
+        tree = next(iter(tree.values())) if isinstance(tree, dict) else tree[0]
+    return tree
+
+
+def gap(a: Any, b: Any) -> float:
+    one, other = first_tensor(a), first_tensor(b)
+    return float((one - other).abs().max() / other.abs().max())
+
+
+def converted_row(name: str, model: nn.Module) -> dict[str, object]:
+    """What became of a network; raises where it is refused."""
+    size = next((n for part, n in (("inception_", 96), ("_224", 224), ("_256", 256)) if part in name), 64)
+    x = torch.randn(2, 3, size, size)
+    start = time.perf_counter()
+    try:
+        net, needs = qt.convert(model, qt.C4), ""
+    except qt.ConversionError as error:
+        if "example" not in str(error):
+            raise
+        net, needs = qt.convert(model, qt.C4, example=x), "yes"
+    seconds = time.perf_counter() - start
+    with torch.no_grad():
+        out = net.eval()(x)
+        turned = qt.convert(model, qt.C4, rotate="maps", example=x)
+        turned.load_state_dict(net.state_dict())
+        before, after = net.conversion.before, net.conversion.after
+        return {
+            "network": name,
+            "example needed": needs,
+            "seconds": f"{seconds:.1f}",
+            "error of turned images": f"{max(qt.equivariance_error(net, qt.C4, x).relative):.1e}",
+            "maps against filters": f"{gap(turned.eval()(x), out):.1e}",
+            "plain twin": f"{gap(qt.to_plain(net, x)(x), out):.1e}",
+            "parameters": f"{after.parameters / before.parameters:.2f}",
+            "multiply-adds": f"{after.multiply_adds / before.multiply_adds:.2f}",
+            "with the kernel": f"{after.with_kernel / before.multiply_adds:.2f}",
+            "widths and groups rounded": sum("become" in note for note in net.conversion.notes),
+        }
+
+
+def known() -> list[dict[str, object]]:
+    """What there are rules for, from the tables of the rules themselves."""
+    layers = [kind for kinds, _ in rules.RULES for kind in (kinds if isinstance(kinds, tuple) else (kinds,))]
+    names = {
+        "layers": {kind.__name__.strip("_").removesuffix("Nd") for kind in layers},
+        "functions of layers": {f.__name__ for f in [*pointwise.AS_LAYERS, *functions.CONVOLUTIONS]},
+        "functions of numbers": {f.__name__ for f in pointwise.FUNCTIONS},
+        "functions and methods of axes": {str(name) for name in functions.RULES} | calls.REDUCTIONS,
+        "methods of numbers": pointwise.METHODS | {name for name in pointwise.NOT_IN_PLACE if isinstance(name, str)},
+    }
+    return [{"what": what, "known": ", ".join(f"`{name}`" for name in sorted(found))} for what, found in names.items()]
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    taken: list[dict[str, object]] = []
+    refused: list[dict[str, object]] = []
+    for name, make in networks().items():
+        torch.manual_seed(0)
+        print(name, flush=True)
+        try:
+            taken.append(converted_row(name, make()))
+        except qt.ConversionError as error:
+            lines = [line for line in str(error).splitlines() if line.startswith("- ")] or [str(error)]
+            refused.append({"network": name, "parts": len(lines), "the first": lines[0].removeprefix("- ")})
+    write("known", known())
+    write("convert", taken)
+    write("refused", refused)
+
+
+if __name__ == "__main__":
+    main()

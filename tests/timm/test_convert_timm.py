@@ -1,0 +1,152 @@
+"""convert: networks of timm, torchvision and segmentation_models_pytorch become exactly equivariant in one call."""
+
+from typing import Any
+
+import pytest
+import segmentation_models_pytorch as smp
+import timm
+import torch
+import torchvision
+from timmtools import image, lively
+from torch import Tensor, nn
+
+import quarterturn as qt
+
+FAMILIES = [
+    "resnet18",
+    "resnet50",
+    "resnext50_32x4d",
+    "wide_resnet50_2",
+    "seresnet50",
+    "densenet121",
+    "vgg11",
+    "vgg16_bn",
+    "mobilenetv2_100",
+    "mobilenetv3_small_100",
+    "efficientnet_b0",
+    "regnety_002",
+    "convnext_atto",
+    "inception_v3",
+    "dla34",
+    "hrnet_w18_small",
+    "res2net50_26w_4s",
+    "cspdarknet53",
+    "repvgg_a0",
+    "ghostnet_100",
+]
+MORE = [
+    "convnextv2_atto",
+    "skresnet18",
+    "resnest14d",
+    "mixnet_s",
+    "tf_efficientnet_b0",
+    "xception41",
+    "dpn68",
+    "resnetv2_50d_gn",
+    "fastvit_t8",
+    "mambaout_femto",
+    "focalnet_tiny_srf",
+    "rdnet_tiny",
+    "inception_v4",
+    "dla60_res2net",
+    "mobilenetv4_conv_small",
+    "mobileone_s0",
+    "selecsls42b",
+    "gernet_s",
+    "fbnetv3_b",
+    "rexnet_100",
+    "poolformer_s12",
+    "starnet_s1",
+    "legacy_seresnet18",
+    "ese_vovnet19b_dw",
+    "hgnet_tiny",
+    "convmixer_768_32",
+    "resnetblur50",
+    "resnetaa50",
+    "resnetrs50",
+    "ghostnetv2_100",
+    "repvit_m0_9",
+    "inception_next_atto",
+    "fasternet_t0",
+    "convformer_s18",
+]
+SEGMENTERS = ["Unet", "FPN"]
+MORE_SEGMENTERS = ["UnetPlusPlus", "Linknet", "PSPNet", "DeepLabV3Plus", "UPerNet"]
+TORCHVISION = ["googlenet", "squeezenet1_1", "shufflenet_v2_x1_0", "alexnet", "convnext_tiny", "mnasnet0_5"]
+
+
+def made(name: str) -> nn.Module:
+    library, _, name = name.rpartition("/")
+    torch.manual_seed(0)
+    if library == "smp":
+        return getattr(smp, name)("resnet18", encoder_weights=None, classes=2).eval()
+    if library == "torchvision":
+        options = {"aux_logits": False, "init_weights": True} if name == "googlenet" else {}
+        return getattr(torchvision.models, name)(num_classes=10, **options).eval()
+    return timm.create_model(name, num_classes=10).eval()
+
+
+def gap(a: Tensor, b: Tensor) -> float:
+    return float((a - b).abs().max() / b.abs().max())
+
+
+def check(name: str, group: qt.Group) -> None:
+    model = made(name)
+    small = "inception_v" in name  # its last maps have one position: norms of so few numbers amplify rounding
+    size, tolerance = (96, 1e-10) if small else (64, 1e-5)
+    x = image(batch=2, size=size)
+    converted = lively(qt.convert(model, group, example=x), size)
+    if small:
+        model, converted, x = model.double(), converted.double(), x.double()
+    with torch.no_grad():
+        out = converted(x)
+        assert out.shape == model(x).shape
+        assert gap(out.flip(0), out) > 1e-3  # so that there is something to show
+        assert max(qt.equivariance_error(converted, group, x).relative) <= tolerance
+        turned = qt.convert(model, group, rotate="maps", example=x)
+        turned.load_state_dict(converted.state_dict())
+        assert gap(turned(x), out) <= tolerance
+        assert gap(qt.to_plain(converted, x)(x), out) <= tolerance
+    converted.train()
+    step = torch.optim.SGD(converted.parameters(), 1e-3)
+    converted(x).square().mean().backward()
+    gradients = [p.grad for p in converted.parameters() if p.requires_grad]
+    assert all(g is not None and g.isfinite().all() for g in gradients)
+    step.step()
+    converted.eval()
+    assert max(qt.equivariance_error(converted, group, x).relative) <= tolerance
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, *(f"smp/{name}" for name in SEGMENTERS)])
+def test_converted_networks_are_exact(name: str) -> None:
+    check(name, qt.C4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*FAMILIES, *(f"smp/{name}" for name in SEGMENTERS)])
+def test_converted_networks_are_exact_to_flips(name: str) -> None:
+    check(name, qt.D4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [*MORE, *(f"smp/{name}" for name in MORE_SEGMENTERS), *(f"torchvision/{name}" for name in TORCHVISION)]
+)
+def test_more_converted_networks_are_exact(name: str) -> None:
+    check(name, qt.C4)
+
+
+@pytest.mark.parametrize(
+    ("name", "culprit"),
+    [
+        ("ecaresnet26t", "layer1.0.se.conv (Conv1d)"),
+        ("botnet26t_256", "stages.2.1.self_attn (matmul)"),
+        ("vit_tiny_patch16_224", "blocks.0.attn"),
+    ],
+)
+def test_what_is_not_known_is_refused_by_name(name: str, culprit: str) -> None:
+    model: Any = timm.create_model(name)
+    size = 256 if "256" in name else 224 if "224" in name else 64
+    with pytest.raises(qt.ConversionError) as caught:
+        qt.convert(model, qt.C4, example=image(size=size))
+    assert culprit in str(caught.value)
