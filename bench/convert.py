@@ -22,6 +22,8 @@ from torch import Tensor, nn
 import quarterturn as qt
 from quarterturn import pointwise
 from quarterturn.convert import calls, functions, rules
+from quarterturn.convert.report import short
+from quarterturn.convert.summary import costs
 
 TIMM = """
     resnet18 resnet50 resnet26d resnetaa50 resnetblur50 resnetrs50 resnext50_32x4d wide_resnet50_2 seresnet50
@@ -122,8 +124,28 @@ def known() -> list[dict[str, object]]:
     return [{"what": what, "known": ", ".join(f"`{name}`" for name in sorted(found))} for what, found in names.items()]
 
 
+def summed_up(make: Callable[[], nn.Module]) -> list[dict[str, object]]:
+    """What a network costs by each of the ways, as `quarterturn.summary` prints it."""
+    rows: list[dict[str, object]] = []
+    for group in (qt.C4, qt.D4):
+        found, _ = costs(make(), group, (3, 224, 224))
+        first = next(iter(found.values()))
+        for way, cost in found.items():
+            numbers = {
+                "parameters": (cost.parameters, first.parameters),
+                "multiply-adds": (cost.multiply_adds, first.multiply_adds),
+                "with the kernel": (cost.with_kernel, first.multiply_adds),
+                "activations": (cost.activations, first.activations),
+            }
+            cells = {name: f"{short(n)} ({n / base:.2f}x)" for name, (n, base) in numbers.items()}
+            rows.append({"group": group.name, "resnet50, 224 x 224": way, **cells})
+    return rows
+
+
 def main() -> None:
     torch.set_num_threads(1)
+    write("known", known())
+    write("summary", summed_up(networks()["timm resnet50"]))
     taken: list[dict[str, object]] = []
     refused: list[dict[str, object]] = []
     for name, make in networks().items():
@@ -134,7 +156,6 @@ def main() -> None:
         except qt.ConversionError as error:
             lines = [line for line in str(error).splitlines() if line.startswith("- ")] or [str(error)]
             refused.append({"network": name, "parts": len(lines), "the first": lines[0].removeprefix("- ")})
-    write("known", known())
     write("convert", taken)
     write("refused", refused)
 

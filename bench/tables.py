@@ -1,4 +1,4 @@
-"""Put the tables of bench/results/ into docs/speed.md, between `<!-- table: NAME -->` and `<!-- end -->`.
+"""Put the tables of bench/results/ into the documents, between `<!-- table: NAME -->` and `<!-- end -->`.
 
 python bench/tables.py
 """
@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "speed.md"
+PAGES = [HERE.parent / "docs" / name for name in ("speed.md", "convert.md")]
 
 
 def table(name: str) -> str:
@@ -27,5 +27,6 @@ def filled(page: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(filled(PAGE.read_text()))
-    print(f"-> {PAGE}")
+    for page in PAGES:
+        page.write_text(filled(page.read_text()))
+        print(f"-> {page}")

@@ -105,6 +105,28 @@ def spatial_attention(m: Any, x: Tensor) -> Tensor:
     return x * m.a(maps).sigmoid()
 
 
+def block_attention(m: Any, x: Tensor) -> Tensor:
+    """Channel and spatial attention, as it is often written, with a layer that is called twice."""
+    n, c, _, _ = x.size()
+    both = m.mlp(F.adaptive_avg_pool2d(x, 1).view(n, c)) + m.mlp(F.adaptive_max_pool2d(x, 1).view(n, c))
+    x = x * torch.sigmoid(both).unsqueeze(2).unsqueeze(3).expand_as(x)
+    maps = torch.cat((torch.max(x, 1)[0].unsqueeze(1), torch.mean(x, 1).unsqueeze(1)), dim=1)
+    return x * torch.sigmoid(m.a(maps))
+
+
+def written_out(m: Any, x: Tensor) -> Tensor:
+    """A norm over channels, written out, with the parameters of a layer."""
+    mean = x.mean(1, keepdim=True)
+    spread = (x - mean).pow(2).mean(1, keepdim=True)
+    return m.norm.weight[:, None, None] * ((x - mean) / torch.sqrt(spread + 1e-6)) + m.norm.bias[:, None, None]
+
+
+def super_resolution(m: Any, x: Tensor) -> Tensor:
+    mean = m.mean.bias.view(1, 3, 1, 1)
+    x = m.a(x - mean)
+    return m.up(x + 0.1 * m.b(x)) + mean
+
+
 def unet(m: Any, x: Tensor) -> Tensor:
     one = F.relu(m.a(x))
     two = F.relu(m.b(F.max_pool2d(one, 2)))
@@ -172,6 +194,21 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "slices": lambda: block(lambda m, x: torch.cat([m.a(x[:, :6]), x[:, 6:]], 1), a=conv(6, 6)),
     "crops": lambda: block(lambda m, x: m.a(x)[:, :, 1:, 1:][..., ::2, ::2], a=conv(16, 16)),
     "spatial attention": lambda: block(spatial_attention, a=conv(2, 1, 7)),
+    "block attention": lambda: block(
+        block_attention, a=conv(2, 1, 7), mlp=nn.Sequential(nn.Linear(16, 4), nn.ReLU(), nn.Linear(4, 16))
+    ),
+    "norm written out": lambda: block(written_out, norm=nn.LayerNorm(16)),
+    "maximum of halves": lambda: block(lambda m, x: torch.max(*x.split(8, dim=1))),
+    "super-resolution": lambda: Code(
+        super_resolution,
+        a=conv(3, 16),
+        b=conv(16, 16),
+        up=nn.Sequential(conv(16, 48), nn.PixelShuffle(2), conv(12, 3)),
+        mean=nn.BatchNorm2d(3),
+    ),
+    "every second position": lambda: Code(
+        lambda m, x: m.a(torch.cat([x[..., i::2, j::2] for i in range(2) for j in range(2)], 1)), a=conv(12, 8)
+    ),
     "channels last": lambda: after(Scaled(), Scaled()),
     "tokens": lambda: block(tokens, norm=nn.LayerNorm(16), mix=nn.Linear(16, 16)),
     "global response": lambda: block(response),

@@ -4,6 +4,7 @@ Tracing by `torch.fx` runs the network's Python code once. Here every step is ca
 that the code may ask for numbers of axes and, where an example was given, decide by sizes.
 """
 
+import itertools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -191,8 +192,8 @@ def _made_up_example(model: nn.Module, dim: int) -> Tensor:
         )
     seed = torch.Generator().manual_seed(0)
     errors = []
-    for size in SIZES[dim]:
-        shape = (2, first.in_channels, *[size] * dim)
+    for channels, size in itertools.product(dict.fromkeys((first.in_channels, 3, 1)), SIZES[dim]):
+        shape = (2, channels, *[size] * dim)
         example = torch.randn(shape, generator=seed).to(first.weight.device, first.weight.dtype)
         try:
             model(example)

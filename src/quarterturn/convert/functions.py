@@ -38,7 +38,7 @@ def function(w: Writer, node: fx.Node, path: str, args: Any, kwargs: Any, exampl
         return _sizes(call)
     if call.name == "dropout":
         return _dropout(call)
-    if is_pointwise(node.target):
+    if is_pointwise(node.target) or (call.name in ("max", "min") and len(tensors) > 1):
         return _pointwise(call, tensors)
     call = Call(w, node, path, args, kwargs, w.oriented(first, path), example, ends) if _needs(call) else call
     return _rule(call)(call)

@@ -11,11 +11,11 @@ from quarterturn.filters import Rotate, check_rotate
 from quarterturn.groups import Group
 
 
-class Features(nn.Module):
+class SomeFeatures(nn.Module):
     """Some features of all orientations: a view.
 
     >>> from quarterturn import C4
-    >>> Features(C4, 2, 5, rotate="filters")(torch.zeros(1, 32, 9, 9)).shape
+    >>> SomeFeatures(C4, 2, 5, rotate="filters")(torch.zeros(1, 32, 9, 9)).shape
     torch.Size([1, 12, 9, 9])
     """
 

@@ -10,7 +10,18 @@ from torch import Tensor
 from quarterturn.convert import positions, shapes
 from quarterturn.convert.calls import Call, leaves, mapped, option
 from quarterturn.convert.layers import Crop
-from quarterturn.convert.values import Axis, Blocks, Extra, Orientations, Position, Value, broadcast, like, result
+from quarterturn.convert.values import (
+    Axis,
+    Blocks,
+    Extra,
+    Orientations,
+    Position,
+    Value,
+    broadcast,
+    like,
+    result,
+    with_features,
+)
 from quarterturn.convert.widths import Features, Refusal, joined
 
 
@@ -106,7 +117,7 @@ def _refuse_crops(crops: dict[int, slice]) -> None:
 
 def cat(call: Call) -> Value:
     w, path = call.w, call.path
-    values = [w.oriented(v, path) for v in call.option(0, "tensors")]
+    values = [with_features(w.oriented(v, path)) for v in call.option(0, "tensors")]
     dim = call.option(1, "dim", call.kwargs.get("axis", 0)) % len(values[0].axes)
     others = [like(v, axes=(*v.axes[:dim], (), *v.axes[dim + 1 :])) for v in values]
     if all(len(v.axes[dim]) == 1 and isinstance(v.axes[dim][0], Features) for v in values):

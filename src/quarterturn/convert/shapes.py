@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from quarterturn.convert.layers import Features as SomeFeatures
+from quarterturn.convert.layers import SomeFeatures
 from quarterturn.convert.values import Axis, Batch, Extra, Position, Value, like, reshaped, result, size_of
 from quarterturn.convert.widths import Features, Refusal
 from quarterturn.convert.writer import Writer

@@ -7,6 +7,7 @@ from torch import nn
 
 from quarterturn.convert.build import convert
 from quarterturn.convert.report import Cost, cost, table
+from quarterturn.convert.widths import Keep
 from quarterturn.errors import ConversionError, OptionError
 from quarterturn.groups import Group
 from quarterturn.wrapping import wrap
@@ -22,22 +23,27 @@ def summary(model: nn.Module, group: Group, input_size: Sequence[int]) -> str:
     >>> _ = summary(net, C4, (1, 32, 32))  # doctest: +ELLIPSIS
                                       parameters ...
     """
+    rows, notes = costs(model, group, input_size)
+    text = "\n".join([table(group, rows), *(f"- {note}" for note in notes)])
+    print(text)
+    return text
+
+
+def costs(model: nn.Module, group: Group, input_size: Sequence[int]) -> tuple[dict[str, Cost], list[str]]:
+    """The rows of that table, and what is to be said below it."""
     sizes = tuple(input_size)
     if len(sizes) != 1 + group.dim or any(not isinstance(n, int) or n < 1 for n in sizes):
         raise OptionError(f"input_size must be channels and {group.dim} sizes for {group.name}, got {input_size!r}")
     first = next(model.parameters(), torch.empty(0))
     example = torch.randn(2, *sizes, device=first.device, dtype=first.dtype)
-    rows: dict[str, Cost] = {"as it is": cost(model, [example])}
-    rows["wrap"] = cost(wrap(model, group), [example])
-    notes: list[str] = []
-    for keep in ("width", "parameters"):
+    rows: dict[str, Cost] = {"as it is": cost(model, [example]), "wrap": cost(wrap(model, group), [example])}
+    keeps: tuple[Keep, ...] = ("width", "parameters")
+    notes: dict[str, None] = {}
+    for keep in keeps:
         try:
-            converted = convert(model, group, keep=keep, example=example)
+            conversion = convert(model, group, keep=keep, example=example).conversion
         except ConversionError as error:
-            notes = [str(error)]
-            break
-        rows[f"convert, keep={keep!r}"] = converted.conversion.after
-        notes += [note for note in converted.conversion.notes if note not in notes] if keep == "width" else []
-    text = "\n".join([table(group, rows), *(f"- {note}" for note in notes)])
-    print(text)
-    return text
+            return rows, [str(error)]
+        rows[f"convert, keep={keep!r}"] = conversion.after
+        notes |= dict.fromkeys(f"keep={keep!r}: {note}" for note in conversion.notes)
+    return rows, list(notes)

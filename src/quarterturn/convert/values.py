@@ -127,6 +127,13 @@ def is_features_first(value: Value) -> bool:
     )
 
 
+def with_features(value: Value) -> Value:
+    """Where the features were reduced away, and an axis of one stands in their place, that is one feature."""
+    if any(isinstance(c, Features | Blocks) for c in value.components) or len(value.axes) < 2 or value.axes[1]:
+        return value
+    return replace(value, axes=(value.axes[0], (channels(1),), *value.axes[2:]))
+
+
 def after(value: Value, node: Any, example: Tensor, features: Features) -> Value:
     """The maps that a layer leaves; axes of one position that came from a mean over all stay so."""
     axes = list(maps_of(example, features))

@@ -30,6 +30,7 @@ from quarterturn.convert.values import (
     result,
     size_of,
     split_features,
+    with_features,
 )
 from quarterturn.convert.weights import Init, per_feature
 from quarterturn.convert.widths import Features, Refusal, Widths, channels
@@ -90,8 +91,9 @@ class Writer:
 
     def constant(self, path: str) -> fx.Node:
         """A parameter or buffer of the old network, as it is."""
-        self.constants[path] = operator.attrgetter(path)(self.model)
-        return self.graph.get_attr(path)
+        name = f"{path}_as_it_is" if path in self.makers else path
+        self.constants[name] = operator.attrgetter(path)(self.model)
+        return self.graph.get_attr(name)
 
     def width(self, features: Features) -> Later:
         """Features of a pathway, as a number in the graph."""
@@ -156,7 +158,7 @@ class Writer:
 
     def maps_first(self, value: Value, path: str) -> Value:
         """The value as maps that also the old network has with features first, as torch's layers want them."""
-        value = self.settled(self.oriented(value, path), path)
+        value = with_features(self.settled(self.oriented(value, path), path))
         if len(value.axes) != 2 + self.group.dim or not is_features_first(value):
             raise Refusal(f"it needs maps with features first and {self.group.dim} axes of positions")
         return self.maps(value, path)
@@ -256,6 +258,9 @@ class Writer:
         if path is None or tensor.numel() != features.channels:
             raise Refusal("a computed parameter for each channel is not known")
         positions = self.group.dim if value.form == "maps" else 0
+        name = path if path not in self.constants else f"{path}_of_features"
+        if self.known.setdefault(name, (positions,)) != (positions,):
+            name = f"{name}_{positions}"
         stored = operator.attrgetter(path)(self.model)
 
         def make() -> nn.Module:
@@ -263,7 +268,7 @@ class Writer:
             trained = isinstance(stored, nn.Parameter) and stored.requires_grad
             return FeatureParameter(self.group, values, positions, self.rotate, trained)
 
-        return self.layer(path, make)
+        return self.layer(name, make)
 
 
 def _rank(component: Component) -> tuple[int, int]:
