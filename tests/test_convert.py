@@ -337,6 +337,10 @@ def test_all_that_is_not_known_is_listed_at_once() -> None:
         (lambda m, x: torch.cat([m.a(x), m.a(x)], dim=2), "another axis than that of the features"),
         (lambda m, x: torch.matmul(m.a(x), m.a(x)), "not known"),
         (lambda m, x: m.a(x)[:, 0], "one feature"),
+        (
+            lambda m, x: (y := m.a(x)) + 0 * y[:, :4].relu_().sum((1, 2, 3), keepdim=True) + y,
+            "used as a whole afterwards",
+        ),
         (lambda m, x: torch.softmax(m.a(x), -1) * 1 + m.a(x), "positions"),
         (lambda m, x: F.conv2d(m.a(x), m.a.weight[:, :1].repeat(1, 8, 1, 1) * 2), "computed by the network"),
     ],
@@ -367,6 +371,8 @@ def test_options_are_checked() -> None:
         qt.convert(net, qt.C4, example=torch.randn(2, 4, 16, 16).double())
     with pytest.raises(qt.ConversionError, match="equally long"):
         qt.convert(net, qt.C4, rotate="maps", example=torch.randn(2, 3, 16, 12).double())
+    with pytest.raises(qt.ConversionError, match=r"0 \(SliceConv\): this layer is not known"):
+        qt.convert(nn.Sequential(qt.SliceConv(qt.C4, 3, 8, 3), conv(8, 8)), qt.C4, example=torch.randn(2, 3, 16, 16))
     with pytest.raises(qt.ConversionError, match="parametrization"):
         qt.convert(nn.Sequential(torch.nn.utils.parametrizations.weight_norm(conv(3, 8))), qt.C4)
 

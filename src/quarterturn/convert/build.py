@@ -17,7 +17,7 @@ from torch import Tensor, fx, nn
 from quarterturn import pointwise
 from quarterturn.check import TOLERANCES, equivariance_error, in_eval_mode
 from quarterturn.convert import rules
-from quarterturn.convert.calls import in_new, is_pointwise, leaves, mapped
+from quarterturn.convert.calls import in_new, is_pointwise, leaves, mapped, name_of
 from quarterturn.convert.capture import Captured, capture
 from quarterturn.convert.functions import function
 from quarterturn.convert.report import Conversion, cost
@@ -29,6 +29,20 @@ from quarterturn.errors import ConversionError, OptionError, QuarterturnError, u
 from quarterturn.filters import Rotate, check_rotate
 from quarterturn.groups import Group
 from quarterturn.ops import PoolFunction, pool_function
+
+VIEWS = {
+    "getitem",
+    "split",
+    "chunk",
+    "narrow",
+    "view",
+    "reshape",
+    "permute",
+    "transpose",
+    "flatten",
+    "unbind",
+    "squeeze",
+}
 
 
 class Converted(fx.GraphModule):
@@ -153,6 +167,15 @@ class _Builder:
             return bool(getattr(self.captured.modules[str(node.target)], "inplace", False)) and bool(node.args)
         return bool(node.args) and (node.target in pointwise.NOT_IN_PLACE or bool(node.kwargs.get("inplace", False)))
 
+    def reaches_further(self, node: fx.Node) -> bool:
+        """Whether what works in place changes, through a view, a tensor that is still to be used."""
+        before, order = node.args[0], {n: i for i, n in enumerate(self.captured.graph.nodes)}
+        while isinstance(before, fx.Node) and name_of(before.target) in VIEWS:
+            before = before.args[0]
+            if isinstance(before, fx.Node) and any(order[user] > order[node] for user in before.users):
+                return True
+        return False
+
     def ends(self, node: fx.Node) -> bool:
         """Whether what the node makes goes to the output, and nowhere else, number by number."""
         return all(user.op == "output" or (is_pointwise(user.target) and self.ends(user)) for user in node.users)
@@ -167,6 +190,8 @@ class _Builder:
             self.list_unknown(node)
             return self.stand_in(example)
         try:
+            if not self.rest and self.works_in_place(node) and self.reaches_further(node):
+                raise Refusal("it works in place on a part of a tensor that is used as a whole afterwards")
             match node.op:
                 case "placeholder":
                     return self.placeholder(node, example)

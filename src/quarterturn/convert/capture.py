@@ -110,8 +110,8 @@ class _Tracer(fx.Tracer):
         self.running = False  # a step on the example: not to be traced
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """What torch has, batch norms of others, which act differently in training, and other people's dropouts."""
-        if isinstance(m, nn.modules.batchnorm._BatchNorm):
+        """What torch and we have, and what acts otherwise in training: batch norms and dropouts of other libraries."""
+        if isinstance(m, nn.modules.batchnorm._BatchNorm) or type(m).__module__.startswith("quarterturn."):
             return True
         return is_dropout(m) or super().is_leaf_module(m, module_qualified_name)
 

@@ -67,9 +67,10 @@ def rearranged(
     for source in in_sources:
         if source is not None:
             copies[source] = copies.get(source, 0) + 1
-    ins = torch.tensor([full.shape[1] if s is None else s for s in in_sources])
-    outs = torch.tensor([full.shape[0] if s is None else s for s in out_sources])
-    share = torch.tensor([0.0 if s is None else 1 / copies[s] for s in in_sources], dtype=full.dtype)
+    here = full.device
+    ins = torch.tensor([full.shape[1] if s is None else s for s in in_sources], device=here)
+    outs = torch.tensor([full.shape[0] if s is None else s for s in out_sources], device=here)
+    share = torch.tensor([0.0 if s is None else 1 / copies[s] for s in in_sources], dtype=full.dtype, device=here)
     padded = torch.nn.functional.pad(full.movedim((0, 1), (-2, -1)), (0, 1, 0, 1)).movedim((-2, -1), (0, 1))
     chosen = padded.index_select(0, outs).index_select(1, ins)
     chosen = chosen * share.reshape(1, -1, *[1] * (full.dim() - 2))
