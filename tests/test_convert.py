@@ -73,6 +73,23 @@ class Scaled(nn.Module):
         return x + y.permute(0, 3, 1, 2)
 
 
+class ChannelsLast(nn.Module):
+    """A layer on maps whose features are the last axis."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.movedim(1, -1)).movedim(-1, 1)
+
+
+def without_bias(norm: nn.GroupNorm) -> nn.GroupNorm:
+    nn.init.normal_(norm.weight)
+    norm.register_parameter("bias", None)
+    return norm
+
+
 def squeeze_and_excite(m: Any, x: Tensor) -> Tensor:
     weights = m.b(F.relu(m.a(x.mean((2, 3), keepdim=True)))).sigmoid()
     return x * weights
@@ -167,6 +184,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "reflecting": lambda: after(conv(16, 16, padding_mode="reflect"), nn.ReflectionPad2d(1), nn.Conv2d(16, 16, 3)),
     "padding on one side": lambda: after(nn.ZeroPad2d((0, 1, 0, 1)), nn.Conv2d(16, 16, 3, stride=2)),
     "norms": lambda: after(nn.GroupNorm(4, 16), nn.InstanceNorm2d(16, affine=True), nn.GroupNorm(1, 16)),
+    "norms without bias": lambda: after(without_bias(nn.GroupNorm(2, 16)), ChannelsLast(nn.LayerNorm(16, bias=False))),
     "norm of all": lambda: after(nn.LayerNorm((16, 16, 16), elementwise_affine=False)),
     "local response norm": lambda: after(nn.LocalResponseNorm(3), nn.LPPool2d(2, 3, 2)),
     "prelu": lambda: after(nn.PReLU(16), nn.PReLU(), conv(16, 16)),

@@ -32,7 +32,19 @@ class SomeFeatures(nn.Module):
         return f"{self.group.name}, {self.start}, {self.stop}, rotate={self.rotate!r}"
 
 
-class OrientationsToBatch(nn.Module):
+class _Moving(nn.Module):
+    """What the layers share that only move orientations."""
+
+    def __init__(self, group: Group, rotate: Rotate = "maps") -> None:
+        super().__init__()
+        check_rotate(rotate)
+        self.group, self.rotate = group, rotate
+
+    def extra_repr(self) -> str:
+        return f"{self.group.name}, rotate={self.rotate!r}"
+
+
+class OrientationsToBatch(_Moving):
     """Orientations beside the examples, none of them turned: what treats every example alike may follow.
 
     `(N, C*G, *S)` -> `(N*G, C, *S)` with `rotate="filters"`. Sliced tensors have them there already.
@@ -42,21 +54,13 @@ class OrientationsToBatch(nn.Module):
     torch.Size([8, 8, 9, 9])
     """
 
-    def __init__(self, group: Group, rotate: Rotate = "maps") -> None:
-        super().__init__()
-        check_rotate(rotate)
-        self.group, self.rotate = group, rotate
-
     def forward(self, x: Tensor) -> Tensor:
         if self.rotate == "maps":
             return x
         return x.unflatten(1, (-1, self.group.order)).transpose(1, 2).flatten(0, 1)
 
-    def extra_repr(self) -> str:
-        return f"{self.group.name}, rotate={self.rotate!r}"
 
-
-class OrientationsToFeatures(OrientationsToBatch):
+class OrientationsToFeatures(_Moving):
     """The way back: `(N*G, C, *S)` -> `(N, C*G, *S)` with `rotate="filters"`.
 
     >>> from quarterturn import C4
@@ -94,7 +98,7 @@ class FeatureParameter(nn.Module):
         return f"{self.group.name}, {self.weight.shape[0]}, rotate={self.rotate!r}"
 
 
-class ToChannels(nn.Module):
+class ToChannels(_Moving):
     """Orientations as channels of an ordinary tensor, for what follows is not equivariant; stacked ones are so already.
 
     >>> from quarterturn import C4
@@ -102,16 +106,8 @@ class ToChannels(nn.Module):
     torch.Size([2, 12, 9, 9])
     """
 
-    def __init__(self, group: Group, rotate: Rotate = "maps") -> None:
-        super().__init__()
-        check_rotate(rotate)
-        self.group, self.rotate = group, rotate
-
     def forward(self, x: Tensor) -> Tensor:
         return ops.stack(x, self.group) if self.rotate == "maps" else x
-
-    def extra_repr(self) -> str:
-        return f"{self.group.name}, rotate={self.rotate!r}"
 
 
 class Crop(nn.Module):

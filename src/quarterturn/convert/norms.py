@@ -13,20 +13,24 @@ from quarterturn.convert.writer import Writer, kept
 from quarterturn.norms import BatchNorm, GroupNorm, InstanceNorm, LayerNorm
 
 
-def _fill_norm(w: Writer, layer: Any, module: Any, features: Features, inner: bool = True) -> None:
-    """`inner`: the old norm has the orientations as the fastest index; else as the slowest, or not at all."""
+def _filled(w: Writer, layer: Any, module: Any, features: Features, inner: bool = True) -> nn.Module:
+    """The new norm with the parameters of the old one.
+
+    `inner`: the old norm has the orientations as the fastest index; else as the slowest, or not at all.
+    """
     count = w.widths.of(features)
+    if module.weight is not None and module.bias is None:
+        layer.bias = None
     for name, rest in (("weight", 1.0), ("bias", 0.0), ("running_mean", 0.0), ("running_var", 1.0)):
         mine, old = getattr(layer, name, None), getattr(module, name, None)
-        if mine is None:
-            continue
-        if old is None or (name.startswith("running") and w.init == "scratch"):
+        if mine is None or old is None or (name.startswith("running") and w.init == "scratch"):
             continue
         with torch.no_grad():
             if inner:
                 mine.copy_(per_feature(old.detach(), w.widths.sources(features), w.group.order, w.init, rest))
             else:
                 mine.copy_(old.detach().reshape(-1, count).mean(0))
+    return layer
 
 
 def _placed(module: Any, name: str = "weight") -> dict[str, Any]:
@@ -48,8 +52,7 @@ def batch_norm(w: Writer, path: str, module: Any, value: Value, example: Tensor)
         layer = BatchNorm(
             w.group, w.widths.of(features), module.eps, module.momentum, **options, rotate=w.rotate, **_placed(module)
         )
-        _fill_norm(w, layer, module, features)
-        return layer
+        return _filled(w, layer, module, features)
 
     value = result(value, w.layer(path, make, value.node), example)
     for name in ("drop", "act"):
@@ -80,10 +83,7 @@ def layer_norm(w: Writer, path: str, module: Any, value: Value, example: Tensor)
         if whole:
             return GroupNorm(w.group, 1, w.widths.of(features), module.eps, False, w.rotate)
         layer = LayerNorm(w.group, w.widths.of(features), module.eps, affine, w.rotate, **_placed(module))
-        if affine and module.bias is None:
-            layer.bias = None
-        _fill_norm(w, layer, module, features, inner=not blocks)
-        return layer
+        return _filled(w, layer, module, features, inner=not blocks)
 
     return result(value, w.layer(path, make, value.node), example)
 
@@ -107,10 +107,7 @@ def group_norm(w: Writer, path: str, module: Any, value: Value, example: Tensor)
             w.notes.append(f"{path}: num_groups={wanted} becomes {groups}")
         affine = module.weight is not None
         layer = GroupNorm(w.group, groups, count, module.eps, affine, w.rotate, **_placed(module))
-        if affine and module.bias is None:
-            layer.bias = None
-        _fill_norm(w, layer, module, features, inner=not turned)
-        return layer
+        return _filled(w, layer, module, features, inner=not turned)
 
     return result(value, w.layer(path, make, value.node), example)
 
@@ -124,7 +121,6 @@ def instance_norm(w: Writer, path: str, module: Any, value: Value, example: Tens
     def make() -> nn.Module:
         affine = module.weight is not None
         layer = InstanceNorm(w.group, w.widths.of(features), module.eps, affine, w.rotate, **_placed(module))
-        _fill_norm(w, layer, module, features)
-        return layer
+        return _filled(w, layer, module, features)
 
     return result(value, w.layer(path, make, value.node), example)

@@ -69,7 +69,7 @@ def group_norm(w: Writer, path: str, module: Any, value: Value) -> Value:
     norm = nn.GroupNorm(module.num_groups * group.order, features * group.order, module.eps, module.weight is not None)
     if module.weight is not None:
         norm.weight = nn.Parameter(module.weight.detach().repeat(group.order))
-        norm.bias = nn.Parameter(module.bias.detach().repeat(group.order))
+        norm.bias = None if module.bias is None else nn.Parameter(module.bias.detach().repeat(group.order))
     slow = value.proxy.unflatten(1, (features, group.order)).transpose(1, 2).flatten(1, 2)
     out = w.call(path, norm, slow).unflatten(1, (group.order, features)).transpose(1, 2).flatten(1, 2)
     return left_as(module, replace(value, proxy=out)) if ours else replace(value, proxy=out)
@@ -78,10 +78,8 @@ def group_norm(w: Writer, path: str, module: Any, value: Value) -> Value:
 def layer_norm(w: Writer, path: str, module: LayerNorm, value: Value) -> Value:
     value = stacked(w, oriented(module, value))
     norm = nn.LayerNorm(module.features, module.eps, elementwise_affine=module.weight is not None)
-    if module.weight is not None and module.bias is not None:
-        norm.weight, norm.bias = (
-            nn.Parameter(module.weight.detach().clone()),
-            nn.Parameter(module.bias.detach().clone()),
-        )
+    if module.weight is not None:
+        norm.weight = nn.Parameter(module.weight.detach().clone())
+        norm.bias = None if module.bias is None else nn.Parameter(module.bias.detach().clone())
     split = value.proxy.unflatten(1, (module.features, module.group.order)).movedim(1, -1)
     return left_as(module, replace(value, proxy=w.call(path, norm, split).movedim(-1, 1).flatten(1, 2)))
