@@ -17,6 +17,10 @@ def _repeated(tensor: Tensor | None, group: Group) -> Tensor | None:
     return None if tensor is None else tensor.detach().repeat_interleave(group.order)
 
 
+def _parameter(tensor: Tensor) -> nn.Parameter:
+    return nn.Parameter(tensor.detach().clone())
+
+
 def batch_norm(w: Writer, path: str, module: Any, value: Value) -> Value:
     ours = isinstance(module, BatchNorm)
     if not ours and value.group is None:
@@ -68,8 +72,8 @@ def group_norm(w: Writer, path: str, module: Any, value: Value) -> Value:
     # orientations become the slow feature index, so that groups do not mix them
     norm = nn.GroupNorm(module.num_groups * group.order, features * group.order, module.eps, module.weight is not None)
     if module.weight is not None:
-        norm.weight = nn.Parameter(module.weight.detach().repeat(group.order))
-        norm.bias = None if module.bias is None else nn.Parameter(module.bias.detach().repeat(group.order))
+        norm.weight = _parameter(module.weight.repeat(group.order))
+        norm.register_parameter("bias", None if module.bias is None else _parameter(module.bias.repeat(group.order)))
     slow = value.proxy.unflatten(1, (features, group.order)).transpose(1, 2).flatten(1, 2)
     out = w.call(path, norm, slow).unflatten(1, (group.order, features)).transpose(1, 2).flatten(1, 2)
     return left_as(module, replace(value, proxy=out)) if ours else replace(value, proxy=out)
@@ -79,7 +83,7 @@ def layer_norm(w: Writer, path: str, module: LayerNorm, value: Value) -> Value:
     value = stacked(w, oriented(module, value))
     norm = nn.LayerNorm(module.features, module.eps, elementwise_affine=module.weight is not None)
     if module.weight is not None:
-        norm.weight = nn.Parameter(module.weight.detach().clone())
-        norm.bias = None if module.bias is None else nn.Parameter(module.bias.detach().clone())
+        norm.weight = _parameter(module.weight)
+        norm.register_parameter("bias", None if module.bias is None else _parameter(module.bias))
     split = value.proxy.unflatten(1, (module.features, module.group.order)).movedim(1, -1)
     return left_as(module, replace(value, proxy=w.call(path, norm, split).movedim(-1, 1).flatten(1, 2)))
