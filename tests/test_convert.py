@@ -188,6 +188,8 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "norm of all": lambda: after(nn.LayerNorm((16, 16, 16), elementwise_affine=False)),
     "local response norm": lambda: after(nn.LocalResponseNorm(3), nn.LPPool2d(2, 3, 2)),
     "prelu": lambda: after(nn.PReLU(16), nn.PReLU(), conv(16, 16)),
+    "torch's channel shuffle": lambda: after(nn.ChannelShuffle(2), conv(16, 16, groups=2)),
+    "root mean square norm": lambda: after(ChannelsLast(nn.RMSNorm(16)), conv(16, 8)),
     "glu": lambda: after(conv(16, 32), nn.GLU(1)),
     "dropouts": lambda: after(nn.Dropout2d(0.1), DropPath(), nn.Dropout(0.2)),
     "pixel shuffle": lambda: after(conv(16, 32), nn.PixelShuffle(2), conv(8, 16), nn.PixelUnshuffle(2)),
@@ -337,11 +339,11 @@ def test_all_that_is_not_known_is_listed_at_once() -> None:
         qt.convert(net, qt.C4)
     message = str(caught.value)
     assert "- eca (Conv1d): a convolution over 1 axes does not go with C4" in message
-    many = nn.Sequential(conv(3, 8), nn.ChannelShuffle(2), conv(8, 8), nn.AdaptiveMaxPool2d((4, 3)), nn.Unfold(3))
+    many = nn.Sequential(conv(3, 8), nn.Softmin(1), conv(8, 8), nn.AdaptiveMaxPool2d((4, 3)), nn.Unfold(3))
     with pytest.raises(qt.ConversionError) as caught:
         qt.convert(many, qt.C4, example=torch.randn(2, 3, 16, 16))
     lines = str(caught.value).splitlines()
-    assert any(line.startswith("- 1 (ChannelShuffle): this layer is not known") for line in lines)
+    assert any(line.startswith("- 1 (Softmin): this layer is not known") for line in lines)
     assert any(line.startswith("- 3 (AdaptiveMaxPool2d)") or "exchanges" in line for line in lines)
     assert any(line.startswith("- 4 (Unfold): this layer is not known") for line in lines)
 

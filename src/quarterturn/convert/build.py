@@ -6,6 +6,7 @@ rule for each layer, `functions` one for each function. What is not known is ref
 
 import copy
 import inspect
+import logging
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from quarterturn.filters import Rotate, check_rotate
 from quarterturn.groups import Group
 from quarterturn.ops import PoolFunction, pool_function
 
+logger = logging.getLogger(__name__)
 VIEWS = {
     "getitem",
     "split",
@@ -106,6 +108,7 @@ def convert(
     _check_result(converted, group, examples, captured, exact=until is None)
     before, after = (cost(net, examples) for net in (model, converted))
     converted.meta["conversion"] = Conversion(group, keep, before, after, tuple(dict.fromkeys(writer.notes)))
+    logger.info("converted to %s:\n%s", group.name, converted.conversion)
     return converted
 
 

@@ -27,7 +27,7 @@ from quarterturn.convert.positions import (
 from quarterturn.convert.shapes import glu, reshape
 from quarterturn.convert.values import Extra, Value, plain, result
 from quarterturn.convert.weights import per_feature
-from quarterturn.convert.widths import Features, Refusal
+from quarterturn.convert.widths import Features, Refusal, repeated
 from quarterturn.convert.writer import Writer, kept
 
 Rule = Callable[[Writer, str, Any, Value, Any], Value]
@@ -50,6 +50,29 @@ def _prelu(w: Writer, path: str, module: nn.PReLU, value: Value, example: Tensor
         twin = nn.PReLU(w.widths.of(features), device=module.weight.device, dtype=module.weight.dtype)
         old, sources = module.weight.detach(), w.widths.sources(features)
         twin.weight = nn.Parameter(per_feature(old, sources, w.group.order, w.init))
+        return twin
+
+    return result(value, w.layer(path, make, value.node), example)
+
+
+def _channel_shuffle(w: Writer, path: str, module: Any, value: Value, example: Tensor) -> Value:
+    value = w.beside(w.maps_first(value, path), path)
+    shuffled = repeated(value.features.split(module.groups)[0], module.groups)
+    axes = (value.axes[0], (shuffled,), *value.axes[2:])
+    return result(value, w.layer(path, lambda: copy.deepcopy(module), value.node), example, axes=axes)
+
+
+def _rms_norm(w: Writer, path: str, module: nn.RMSNorm, value: Value, example: Tensor) -> Value:
+    value = w.beside(value, path)
+    features = value.features
+    if len(module.normalized_shape) != 1 or value.axes[-1] != (features,):
+        raise Refusal("it normalises over other axes than the features")
+
+    def make() -> nn.Module:
+        twin = nn.RMSNorm(w.widths.of(features), module.eps, elementwise_affine=False)
+        if module.weight is not None:
+            scale = per_feature(module.weight.detach(), w.widths.sources(features), w.group.order, w.init)
+            twin.register_parameter("weight", nn.Parameter(scale))
         return twin
 
     return result(value, w.layer(path, make, value.node), example)
@@ -99,6 +122,8 @@ RULES: list[tuple[Any, Rule]] = [
     ),
     ((nn.Flatten, nn.Unflatten), _flatten),
     (nn.GLU, _glu),
+    (nn.ChannelShuffle, _channel_shuffle),
+    (nn.RMSNorm, _rms_norm),
     ((nn.Softmax, nn.LogSoftmax, nn.Softmax2d), softmax),
     (nn.PReLU, _prelu),
     (pointwise.LAYERS, kept),
