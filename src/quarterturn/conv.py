@@ -152,8 +152,8 @@ class RollConv(_Convolution):
     `(N, out*G, *S')` with `rotate="filters"`. `weight` is `(out, in*G/groups, *k)`.
 
     With turned filters, `via` says how: "conv" through torch's convolution, "fourier" through the Fourier kernel, which
-    is exactly equivariant in float32, "fourier-rounded" through its form for C4 that is faster and exact to rounding.
-    "auto" takes the exact kernel where it is there, can and is faster, and torch's convolution elsewhere.
+    is exactly equivariant in float32 and bf16, "fourier-rounded" through its form for C4 that is faster and exact to
+    rounding. "auto" takes the exact kernel where it is there, can and is faster, and torch's convolution elsewhere.
 
     >>> from quarterturn import C4
     >>> RollConv(C4, 8, 16, 3, padding=1, stride=2, rotate="filters")(torch.zeros(2, 32, 20, 30)).shape
@@ -214,11 +214,14 @@ class RollConv(_Convolution):
 
 
 def _suits_the_kernel(x: Tensor, weight: Tensor) -> bool:
-    """Whether an operator for float32 on the CPU, without torch.func and forward derivatives, will do here."""
-    if any(t.device.type != "cpu" or t.dtype != torch.float32 for t in (x, weight)):
+    """Whether an operator on the CPU, without torch.func and forward derivatives, will do here, and gains."""
+    precision = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else weight.dtype
+    if any(t.device.type != "cpu" or t.dtype not in (precision, torch.float32) for t in (x, weight)):
         return False
-    if torch.is_autocast_enabled("cpu") or torch.onnx.is_in_onnx_export():
+    if not fourier.faster_in(precision) or torch.onnx.is_in_onnx_export():
         return False
+    if x.dtype != precision and not torch.is_autocast_enabled("cpu"):
+        return False  # torch's convolution says what is wrong
     if torch.compiler.is_compiling():
         return True
     inside_func = torch._C._functorch.peek_interpreter_stack() is not None

@@ -9,3 +9,4 @@ from quarterturn.fourier.moving import carry_out as carry_out
 from quarterturn.fourier.moving import suits_moves as suits_moves
 from quarterturn.fourier.rule import faster as faster
 from quarterturn.fourier.rule import faster_dense as faster_dense
+from quarterturn.fourier.rule import faster_in as faster_in

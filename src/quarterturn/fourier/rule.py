@@ -3,12 +3,20 @@
 import math
 from collections.abc import Sequence
 
+import torch
+
+from quarterturn.fourier.library import kernels
 from quarterturn.fourier.structure import structure
 from quarterturn.groups import Group
 
 NARROWEST = 32  # total width, features times orientations, from which a convolution gains
 NARROWEST_1X1 = 64  # the same for a window of one position, in which transforms weigh more
 NARROWEST_DENSE = 512  # the same for dense layers
+
+
+def faster_in(precision: torch.dtype) -> bool:
+    """Whether the kernel gains in that precision; in bf16 where torch has no instructions for it, as with AVX2."""
+    return precision is torch.float32 or (precision is torch.bfloat16 and kernels().code == "avx2")
 
 
 def faster_dense(group: Group, in_features: int, out_features: int) -> bool:
