@@ -517,7 +517,7 @@ def test_dense_layers_give_the_same_through_either(group: Group) -> None:
 
 @needs_kernel
 @pytest.mark.parametrize("group", [FLIP, *GROUPS], ids=lambda g: g.name)
-@pytest.mark.parametrize("side", [3, 8, 13])
+@pytest.mark.parametrize("side", [3, 8, 13, 19, 46])
 def test_moves_through_the_kernel_are_the_same_bits(group: Group, side: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("slice", "stack", "unstack", "roll", "pool"):
         batch = group.order if name in ("stack", "roll", "pool") else 1
