@@ -412,8 +412,8 @@ def layer(group: Group = C4, features: int = 8, **how) -> qt.RollConv:
 @needs_kernel
 @pytest.mark.parametrize("group", [FLIP, *GROUPS], ids=lambda g: g.name)
 def test_layers_give_the_same_through_either(group: Group) -> None:
-    features = 32 // group.order
-    x = torch.randn(2, 32, *[10, 8][: group.dim], requires_grad=True)
+    features = 64 // group.order
+    x = torch.randn(2, 64, *[10, 8][: group.dim], requires_grad=True)
     results = []
     for via in ("conv", "fourier", "fourier-rounded", "auto"):
         net = layer(group, features, via=via, stride=2, padding=1)
@@ -444,6 +444,9 @@ def test_remainders_that_differ_are_left_to_torch(group: Group) -> None:
 def test_auto_takes_the_kernel_where_it_gains() -> None:
     assert layer().through_kernel
     assert not layer(features=4).through_kernel
+    assert layer(D4, features=6).through_kernel
+    assert not layer(D4, features=4).through_kernel  # padded to eight
+    assert not layer(features=10).through_kernel  # padded to sixteen
     assert not layer(kernel=1).through_kernel
     assert not layer(via="conv").through_kernel
     assert not layer(groups=2).through_kernel

@@ -7,7 +7,7 @@
 
 namespace {
 
-constexpr int64_t TILE = 24;           // output positions at once, forward
+constexpr int64_t TILE = NARROW_ROWS;  // output positions at once, forward
 constexpr int64_t GRADIENT_TILE = 64;  // and for the gradient to the weights
 constexpr int64_t GRADIENT_DEPTH = 128;
 constexpr int64_t SOURCE_ROOM = 36 * 1024;     // floats of realigned source: part of a second-level cache
@@ -246,6 +246,9 @@ struct Layer {
             const int64_t tile = round_up((task.pixels() + tiles - 1) / tiles, NARROW_ROWS);
             for (int64_t first = 0; first < task.pixels(); first += tile) {
                 const int64_t count = locate(task, first, tile, start, target);
+                for (int64_t r = 0; r < count; r++)  // the lines that will be written, fetched meanwhile
+                    for (int64_t k = 0; k < S::order * g.out; k += 64 / sizeof(T))
+                        __builtin_prefetch(y + target[r] * S::order * g.out + k, 1, 2);
                 const float* w = weights;
                 if (blocks.empty()) std::fill(all, all + TILE * products_pitch(), 0.0f);
                 for (const Block& block : blocks) {

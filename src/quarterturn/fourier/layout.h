@@ -40,36 +40,56 @@ static inline void store1(Bf16* p, float v) {
     *p = same[0];
 }
 
-template <class S, class T>
-void split_orientations(const T* pixel, int64_t features, const int64_t* element, float* out, int64_t pitch) {
-    constexpr int G = S::order;
+// The same four numbers of one feature, or of two that are four apart, `step` from feature to feature.
+template <class T> static inline void load_features(const T* p, int64_t, Vector<4>& v) { v = load4(p); }
+template <class T> static inline void load_features(const T* p, int64_t step, Vector<8>& v) {
+    v = __builtin_shufflevector(load4(p), load4(p + 4 * step), 0, 1, 2, 3, 4, 5, 6, 7);
+}
+template <class T> static inline void store_features(T* p, int64_t, Vector<4> v) { store4(p, v); }
+template <class T> static inline void store_features(T* p, int64_t step, Vector<8> v) {
+    store4(p, __builtin_shufflevector(v, v, 0, 1, 2, 3));
+    store4(p + 4 * step, __builtin_shufflevector(v, v, 4, 5, 6, 7));
+}
+
+// Call f<number of features>(first feature) for blocks that turn in registers; gives the first feature that is left.
+template <int G, class F>
+static inline int64_t blocks_of_features(int64_t features, F f) {
     int64_t c = 0;
     if constexpr (G % 4 == 0) {
-        for (; c + 4 <= features; c += 4)
-            UNROLL for (int t = 0; t < G; t += 4) {
-                Vector<4> in[4], turned[4];
-                UNROLL for (int i = 0; i < 4; i++) in[i] = load4(pixel + (c + i) * G + t);
-                transpose4(in, turned);
-                UNROLL for (int i = 0; i < 4; i++) store<4>(out + element[t + i] * pitch + c, turned[i]);
-            }
+        for (; c + 8 <= features; c += 8) f.template operator()<8>(c);
+        for (; c + 4 <= features; c += 4) f.template operator()<4>(c);
     }
+    return c;
+}
+
+template <class S, class T>
+static inline void split_orientations(const T* pixel, int64_t features, const int64_t* element, float* out,
+                                      int64_t pitch) {
+    constexpr int G = S::order;
+    int64_t c = blocks_of_features<G>(features, [&]<int W>(int64_t first) {
+        UNROLL for (int t = 0; t < G; t += 4) {
+            Vector<W> in[4], turned[4];
+            UNROLL for (int i = 0; i < 4; i++) load_features(pixel + (first + i) * G + t, G, in[i]);
+            transpose4(in, turned);
+            UNROLL for (int i = 0; i < 4; i++) store<W>(out + element[t + i] * pitch + first, turned[i]);
+        }
+    });
     for (; c < features; c++)
         for (int t = 0; t < G; t++) out[element[t] * pitch + c] = load1(pixel + c * G + t);
 }
 
 template <class S, class T>
-void join_orientations(const float* in, int64_t pitch, int64_t features, const int64_t* element, T* pixel) {
+static inline void join_orientations(const float* in, int64_t pitch, int64_t features, const int64_t* element,
+                                     T* pixel) {
     constexpr int G = S::order;
-    int64_t c = 0;
-    if constexpr (G % 4 == 0) {
-        for (; c + 4 <= features; c += 4)
-            UNROLL for (int t = 0; t < G; t += 4) {
-                Vector<4> rows[4], turned[4];
-                UNROLL for (int i = 0; i < 4; i++) rows[i] = load<4>(in + element[t + i] * pitch + c);
-                transpose4(rows, turned);
-                UNROLL for (int i = 0; i < 4; i++) store4(pixel + (c + i) * G + t, turned[i]);
-            }
-    }
+    int64_t c = blocks_of_features<G>(features, [&]<int W>(int64_t first) {
+        UNROLL for (int t = 0; t < G; t += 4) {
+            Vector<W> rows[4], turned[4];
+            UNROLL for (int i = 0; i < 4; i++) rows[i] = load<W>(in + element[t + i] * pitch + first);
+            transpose4(rows, turned);
+            UNROLL for (int i = 0; i < 4; i++) store_features(pixel + (first + i) * G + t, G, turned[i]);
+        }
+    });
     for (; c < features; c++)
         for (int t = 0; t < G; t++) store1(pixel + c * G + t, in[element[t] * pitch + c]);
 }

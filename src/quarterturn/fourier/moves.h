@@ -4,8 +4,8 @@
 #pragma once
 #include <algorithm>
 
+#include "layout.h"
 #include "threads.h"
-#include "vectors.h"
 
 constexpr int64_t LINE = 16;          // floats in a line of the cache
 constexpr int64_t LARGE = 2048;       // floats of a plane from which the next one is not fetched ahead
@@ -44,19 +44,10 @@ static inline void load_turned(Vector<4>, const float* p, int64_t step, F take) 
 template <class F>
 static inline void load_turned(Vector<8>, const float* p, int64_t step, F take) {
     UNROLL for (int half = 0; half < 8; half += 4) {
-        Vector<8> in[4];
-        UNROLL for (int b = 0; b < 4; b++) {
-            const Vector<4> low = load<4>(p + b * step + half), high = load<4>(p + (b + 4) * step + half);
-            in[b] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
-        }
-        const Vector<8> a = __builtin_shufflevector(in[0], in[1], 0, 8, 1, 9, 4, 12, 5, 13);
-        const Vector<8> b = __builtin_shufflevector(in[2], in[3], 0, 8, 1, 9, 4, 12, 5, 13);
-        const Vector<8> c = __builtin_shufflevector(in[0], in[1], 2, 10, 3, 11, 6, 14, 7, 15);
-        const Vector<8> d = __builtin_shufflevector(in[2], in[3], 2, 10, 3, 11, 6, 14, 7, 15);
-        take(half, __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13));
-        take(half + 1, __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15));
-        take(half + 2, __builtin_shufflevector(c, d, 0, 1, 8, 9, 4, 5, 12, 13));
-        take(half + 3, __builtin_shufflevector(c, d, 2, 3, 10, 11, 6, 7, 14, 15));
+        Vector<8> in[4], rows[4];
+        UNROLL for (int b = 0; b < 4; b++) load_features(p + b * step + half, step, in[b]);
+        transpose4(in, rows);
+        UNROLL for (int a = 0; a < 4; a++) take(half + a, rows[a]);
     }
 }
 
