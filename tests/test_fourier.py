@@ -429,10 +429,10 @@ def test_layers_give_the_same_through_either(group: Group) -> None:
 @each_group
 def test_remainders_that_differ_are_left_to_torch(group: Group) -> None:
     """Stride 2 on 10 x 7: a group that exchanges the axes has no common middle for its windows."""
-    x = torch.randn(2, 32, 10, 7)
-    auto, conv2d = (layer(group, 32 // group.order, stride=2, padding=1, via=via) for via in ("auto", "conv"))
+    x = torch.randn(2, 64, 10, 7)
+    auto, conv2d = (layer(group, 64 // group.order, stride=2, padding=1, via=via) for via in ("auto", "conv"))
     torch.testing.assert_close(auto(x), conv2d(x), rtol=1e-4, atol=1e-5)
-    forced = layer(group, 32 // group.order, stride=2, padding=1, via="fourier")
+    forced = layer(group, 64 // group.order, stride=2, padding=1, via="fourier")
     if group.exchanged:
         with pytest.raises(qt.ShapeError, match="not where orientation 0's come to lie"):
             forced(x)
