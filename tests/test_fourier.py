@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import quarterturn as qt
-from quarterturn import C2, C4, D4, FLIP, MIRROR, OCTA, Group, generate
+from quarterturn import C2, C4, D4, FLIP, MIRROR, OCTA, OCTA_FULL, Group, generate
 from quarterturn.fourier import build, cache, conv, group_conv, is_available, library, moving
 
 FLIPS = generate("two flips", (-1, 2), (1, -2))
@@ -513,6 +513,28 @@ def test_dense_layers_give_the_same_through_either(group: Group) -> None:
     assert torch.equal(results[2], results[1] if group is OCTA else results[0])  # 528 features are enough, 88 are not
     with pytest.raises(qt.OptionError, match="unknown via"):
         qt.RollLinear(group, 2, 2, via="conv")
+
+
+@pytest.mark.parametrize("group", [D4, OCTA, OCTA_FULL], ids=lambda g: g.name)
+def test_wide_pointwise_layers_without_the_kernel_are_dense(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quarterturn.fourier.is_available", lambda group=None: False)
+    calls = []
+    run = qt.fourier.group_pointwise
+    monkeypatch.setattr("quarterturn.fourier.group_pointwise", lambda *given: calls.append(1) or run(*given))
+    features = -(-512 // group.order)
+    x = torch.randn(2, features * group.order, *[3] * group.dim, dtype=torch.float64, requires_grad=True)
+    results = []
+    for via in ("conv", "auto"):
+        net = layer(group, features, kernel=1, via=via, dtype=torch.float64)
+        y = net(x)
+        results.append((y, *torch.autograd.grad(y.square().sum(), [x, *net.parameters()])))
+    assert calls == [1]
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(b, a)
+    for other in ({"stride": 2}, {"padding": 1}, {"groups": 2}, {"kernel": 2}):
+        layer(group, 2 * features, **{"kernel": 1, **other}, dtype=torch.float64)(torch.cat([x, x], dim=1))
+    layer(group, features - 1, kernel=1, dtype=torch.float64)(x[:, group.order :])
+    assert calls == [1]
 
 
 # --- maps from place to place -----------------------------------------------------------------------------------------

@@ -153,7 +153,8 @@ class RollConv(_Convolution):
 
     With turned filters, `via` says how: "conv" through torch's convolution, "fourier" through the Fourier kernel, which
     is exactly equivariant in float32 and bf16, "fourier-rounded" through its form for C4 that is faster and exact to
-    rounding. "auto" takes the exact kernel where it is there, can and is faster, and torch's convolution elsewhere.
+    rounding. "auto" takes the exact kernel where it is there, can and is faster, and torch's convolution elsewhere;
+    without the kernel, wide layers with 1x1 windows take the block-diagonal form of RollLinear.
 
     >>> from quarterturn import C4
     >>> RollConv(C4, 8, 16, 3, padding=1, stride=2, rotate="filters")(torch.zeros(2, 32, 20, 30)).shape
@@ -190,7 +191,16 @@ class RollConv(_Convolution):
             return not obstacle and self.via != "conv"
         return fourier.faster(self.group, self.in_features, self.out_features, sizes)
 
+    def is_pointwise(self) -> bool:
+        """Whether this is a dense layer at every position, with turned filters."""
+        plain = self.rotate == "filters" and self.groups == 1
+        return plain and all((w.size, w.stride, w.before, w.after) == (1, 1, 0, 0) for w in self.windows)
+
     def forward(self, x: Tensor) -> Tensor:
+        if not self.through_kernel and self.via == "auto" and self.is_pointwise():
+            check_features(x, self.group, self.in_features, "stacked")
+            if fourier.faster_dense(x, self.group, self.in_features, self.out_features):
+                return fourier.group_pointwise(x, self.weight, self.bias, self.group)
         if not self.through_kernel or (self.via == "auto" and not _suits_the_kernel(x, self.weight)):
             return super().forward(x)
         check_features(x, self.group, self.in_features, "stacked")

@@ -3,6 +3,7 @@
 from quarterturn.fourier.conv import group_conv as group_conv
 from quarterturn.fourier.conv import is_available as is_available
 from quarterturn.fourier.dense import group_linear as group_linear
+from quarterturn.fourier.dense import group_pointwise as group_pointwise
 from quarterturn.fourier.geometry import misplaced as misplaced
 from quarterturn.fourier.library import kernels as kernels
 from quarterturn.fourier.moving import carry_out as carry_out

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from quarterturn.fourier.library import kernels
 from quarterturn.fourier.structure import structure
@@ -20,8 +21,13 @@ def faster_in(precision: torch.dtype) -> bool:
     return precision is torch.float32 or (precision is torch.bfloat16 and kernels().code == "avx2")
 
 
-def faster_dense(group: Group, in_features: int, out_features: int) -> bool:
-    """Whether a dense layer gains from its block-diagonal form, for so many features of each orientation."""
+def faster_dense(x: Tensor, group: Group, in_features: int, out_features: int) -> bool:
+    """Whether dense features, or maps seen through 1x1 windows, gain from the block-diagonal form in torch.
+
+    It is for so many features of each orientation, on the CPU; sums of half floats would lose precision.
+    """
+    if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64) or torch.is_autocast_enabled("cpu"):
+        return False
     return min(in_features, out_features) * group.order >= NARROWEST_DENSE
 
 
