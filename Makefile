@@ -58,6 +58,9 @@ bench: $(INSTALLED)
 	$(BIN)/python bench/conv.py
 	$(BIN)/python bench/vgg.py
 	$(BIN)/python bench/dense.py
+	$(BIN)/python bench/bf16.py
+	$(BIN)/python bench/rule.py
+	if command -v perf; then $(BIN)/python bench/shares.py; fi
 	$(BIN)/python bench/tables.py
 
 clean:

@@ -4,10 +4,13 @@
 
 `times plain` is how many times as fast as plain `conv2d` a layer is, and `filters times plain` the same for conv2d with
 turned filters. One thread: CPU time; two: wall time. Forward is in eval mode, with packed weights kept; forward and
-backward makes the gradients to input, weight and bias.
+backward makes the gradients to input, weight and bias. `times escnn`, against escnn's R2Conv, is filled for the sizes
+of "table" where escnn is installed, which nothing needs.
 """
 
 import argparse
+import importlib
+import importlib.util
 import time
 from collections.abc import Callable
 
@@ -16,7 +19,7 @@ from harness import medians, start_again_with_a_warm_allocator, write
 from torch import nn
 
 import quarterturn as qt
-from quarterturn import C4, D4
+from quarterturn import C4, D4, Group
 
 # (total width, side, batch, kernel)
 SIZES = {
@@ -34,6 +37,20 @@ TARGETS = {  # what we aim at for the sizes of "table": forward, and forward and
 }
 
 
+class Escnn(nn.Module):
+    """The layer of the same width in escnn."""
+
+    def __init__(self, group: Group, width: int, kernel: int) -> None:
+        super().__init__()
+        spaces, self.nn = importlib.import_module("escnn.gspaces"), importlib.import_module("escnn.nn")
+        space = spaces.rot2dOnR2(4) if group is C4 else spaces.flipRot2dOnR2(4)
+        self.features = self.nn.FieldType(space, width // group.order * [space.regular_repr])
+        self.layer = self.nn.R2Conv(self.features, self.features, kernel, padding=kernel // 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.nn.GeometricTensor(x, self.features)).tensor
+
+
 def forward(layer: nn.Module, x: torch.Tensor) -> Callable[[], object]:
     layer = layer.eval()
 
@@ -46,7 +63,7 @@ def forward(layer: nn.Module, x: torch.Tensor) -> Callable[[], object]:
 
 def forward_and_backward(layer: nn.Module, x: torch.Tensor) -> Callable[[], object]:
     x = x.clone(memory_format=torch.preserve_format).requires_grad_()
-    inputs = [x, *layer.parameters()]
+    inputs = [x, *layer.train().parameters()]
     grad = torch.randn_like(layer(x))
     return lambda: torch.autograd.grad(layer(x), inputs, grad)
 
@@ -71,9 +88,13 @@ def measure(name: str, repeats: int) -> list[dict[str, object]]:
                 rotate="filters",
                 via=via,  # type: ignore[arg-type]
             )
+        if name == "table" and importlib.util.find_spec("escnn"):
+            layers |= {f"escnn {group.name}": Escnn(group, width, kernel) for group in (C4, D4)}
         for what, prepare in (("forward", forward), ("forward and backward", forward_and_backward)):
             seconds = medians({key: prepare(layer, x) for key, layer in layers.items()}, repeats, clock)
             for group_name, _, via in FORMS:
+                mine = seconds[f"{group_name} {via}"]
+                peer = seconds.get(f"escnn {group_name}")
                 targets = TARGETS.get((group_name, via, what), ()) if name == "table" else ()
                 rows.append(
                     {
@@ -85,9 +106,10 @@ def measure(name: str, repeats: int) -> list[dict[str, object]]:
                         "batch": batch,
                         "what": what,
                         "threads": threads,
-                        "times plain": round(seconds["plain"] / seconds[f"{group_name} {via}"], 2),
+                        "times plain": round(seconds["plain"] / mine, 2),
                         "asked for": targets[place] if targets else "",
                         "filters times plain": round(seconds["plain"] / seconds[f"{group_name} conv"], 2),
+                        "times escnn": round(peer / mine, 2) if peer else "",
                     }
                 )
     return rows

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import quarterturn as qt
-from quarterturn import C2, C4, D4, FLIP, MIRROR, OCTA, Group, generate
+from quarterturn import C2, C4, D4, FLIP, MIRROR, OCTA, OCTA_FULL, Group, generate
 from quarterturn.fourier import build, cache, conv, group_conv, is_available, library, moving
 
 FLIPS = generate("two flips", (-1, 2), (1, -2))
@@ -23,6 +23,7 @@ each_group = pytest.mark.parametrize("group", GROUPS, ids=lambda g: g.name)
 needs_kernel = pytest.mark.skipif(not is_available(), reason="the kernel is not compiled")
 needs_compiler = pytest.mark.skipif(build.compiler() is None, reason="no C++ compiler")
 FORMS = (True, False)
+HALF = torch.bfloat16
 
 
 def starts(group: Group, side: int, kernel: int, stride: int, dilation: int, padding: int, out: int) -> list:
@@ -78,6 +79,27 @@ def compare(group: Group, double: list[Tensor], **how) -> None:
         strict=True,
     ):
         assert (a - b).abs().max() <= 1e-5 * b.abs().max().clamp_min(1e-30)
+
+
+def with_gradients(inputs: list[Tensor], group: Group, grad: Tensor | None = None, **how) -> list[Tensor]:
+    """The output, and the gradients to input, weight and bias for that gradient to the output, or one of our own."""
+    inputs = [t.detach().requires_grad_() for t in inputs]
+    y = ours(*inputs, group, **how)
+    torch.manual_seed(1)
+    grad = torch.randn(y.shape).to(y.dtype) if grad is None else grad
+    return [y, grad, *torch.autograd.grad(y, inputs, grad)]
+
+
+def check_rounding(group: Group, exact: bool, **how) -> None:
+    """What comes out in bf16 is what comes out in float32 from the same values, rounded once: every bit."""
+    for features, out, side in ((8, 8, 9), (5, 9, 8), (18, 24, 6)):
+        inputs = [t.to(HALF) for t in tensors(group, features=features, out=out, side=side)]
+        half, grad, *of_half = with_gradients(inputs, group, exact=exact, **how)
+        single, _, *of_single = with_gradients([t.float() for t in inputs], group, grad.float(), exact=exact, **how)
+        for a, b in zip((half, *of_half), (single, *of_single), strict=True):
+            assert a.dtype == HALF
+            assert b.dtype == torch.float32
+            assert torch.equal(a, b.to(HALF))
 
 
 # --- equal to the definition ------------------------------------------------------------------------------------------
@@ -172,9 +194,9 @@ def turned(x: Tensor, group: Group, h: int) -> Tensor:
     return qt.act(orientations[:, :, [group.table[g][h] for g in range(group.order)]].flatten(1, 2), group, h)
 
 
-def errors(group: Group, exact: bool, **how: int) -> tuple[float, float]:
+def errors(group: Group, exact: bool, dtype: torch.dtype = torch.float32, **how: int) -> tuple[float, float]:
     """The largest difference of a turned output and input gradient from what they should be."""
-    x, weight, bias = (t.float() for t in tensors(group, features=16, out=16, side=17))
+    x, weight, bias = (t.to(dtype) for t in tensors(group, features=16, out=16, side=17))
     x.requires_grad_()
     y = ours(x, weight, bias, group, **how, exact=exact)
     grad = torch.randn_like(y)
@@ -301,7 +323,7 @@ def test_packed_weights_are_kept_until_the_parameter_changes() -> None:
 
 def test_mistakes_are_answered() -> None:
     x, weight, bias = (t.float() for t in tensors(C4))
-    with pytest.raises(qt.OptionError, match=r"takes float32 on the CPU, got torch\.float64 on cpu as input"):
+    with pytest.raises(qt.OptionError, match=r"takes float32 and bf16 on the CPU, got torch\.float64 on cpu as input"):
         ours(x.double(), weight, bias, C4)
     with pytest.raises(qt.ShapeError, match=r"stacked maps \(N, in\*4, \.\.\.\)"):
         ours(x[:, :7], weight[:, :7], bias, C4)
@@ -369,7 +391,8 @@ def test_every_code_path_is_the_definition(
     for group, exact in itertools.product((C2, FLIPS, C4, D4), FORMS):
         compare(group, tensors(group, features=18, out=24, side=6), padding=1, exact=exact)
         compare(group, tensors(group, features=5, out=9, side=8), stride=2, padding=1, exact=exact)
-    assert errors(D4, exact=True, padding=1) == (0.0, 0.0)
+        check_rounding(group, exact, padding=1)
+    assert errors(D4, exact=True, padding=1) == errors(D4, exact=True, dtype=HALF, padding=1) == (0.0, 0.0)
     assert errors(C4, exact=True, padding=1, stride=2) == (0.0, 0.0)
 
 
@@ -389,8 +412,8 @@ def layer(group: Group = C4, features: int = 8, **how) -> qt.RollConv:
 @needs_kernel
 @pytest.mark.parametrize("group", [FLIP, *GROUPS], ids=lambda g: g.name)
 def test_layers_give_the_same_through_either(group: Group) -> None:
-    features = 32 // group.order
-    x = torch.randn(2, 32, *[10, 8][: group.dim], requires_grad=True)
+    features = 64 // group.order
+    x = torch.randn(2, 64, *[10, 8][: group.dim], requires_grad=True)
     results = []
     for via in ("conv", "fourier", "fourier-rounded", "auto"):
         net = layer(group, features, via=via, stride=2, padding=1)
@@ -406,10 +429,10 @@ def test_layers_give_the_same_through_either(group: Group) -> None:
 @each_group
 def test_remainders_that_differ_are_left_to_torch(group: Group) -> None:
     """Stride 2 on 10 x 7: a group that exchanges the axes has no common middle for its windows."""
-    x = torch.randn(2, 32, 10, 7)
-    auto, conv2d = (layer(group, 32 // group.order, stride=2, padding=1, via=via) for via in ("auto", "conv"))
+    x = torch.randn(2, 64, 10, 7)
+    auto, conv2d = (layer(group, 64 // group.order, stride=2, padding=1, via=via) for via in ("auto", "conv"))
     torch.testing.assert_close(auto(x), conv2d(x), rtol=1e-4, atol=1e-5)
-    forced = layer(group, 32 // group.order, stride=2, padding=1, via="fourier")
+    forced = layer(group, 64 // group.order, stride=2, padding=1, via="fourier")
     if group.exchanged:
         with pytest.raises(qt.ShapeError, match="not where orientation 0's come to lie"):
             forced(x)
@@ -421,6 +444,9 @@ def test_remainders_that_differ_are_left_to_torch(group: Group) -> None:
 def test_auto_takes_the_kernel_where_it_gains() -> None:
     assert layer().through_kernel
     assert not layer(features=4).through_kernel
+    assert layer(D4, features=6).through_kernel
+    assert not layer(D4, features=4).through_kernel  # padded to eight
+    assert not layer(features=10).through_kernel  # padded to sixteen
     assert not layer(kernel=1).through_kernel
     assert not layer(via="conv").through_kernel
     assert not layer(groups=2).through_kernel
@@ -433,11 +459,9 @@ def test_auto_takes_the_kernel_where_it_gains() -> None:
 
 @needs_kernel
 def test_auto_leaves_to_torch_what_the_kernel_cannot() -> None:
-    """Other precisions, autocast, forward derivatives, torch.func."""
+    """Other precisions, forward derivatives, torch.func."""
     net, x = layer(), torch.randn(2, 32, 6, 6)
     torch.testing.assert_close(net.double()(x.double()).float(), net.float()(x), rtol=1e-4, atol=1e-5)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert net(x).dtype == torch.bfloat16
     with torch.autograd.forward_ad.dual_level():
         dual = net(torch.autograd.forward_ad.make_dual(x, x))
         y, tangent = torch.autograd.forward_ad.unpack_dual(dual)
@@ -491,12 +515,34 @@ def test_dense_layers_give_the_same_through_either(group: Group) -> None:
         qt.RollLinear(group, 2, 2, via="conv")
 
 
+@pytest.mark.parametrize("group", [D4, OCTA, OCTA_FULL], ids=lambda g: g.name)
+def test_wide_pointwise_layers_without_the_kernel_are_dense(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quarterturn.fourier.is_available", lambda group=None: False)
+    calls = []
+    run = qt.fourier.group_pointwise
+    monkeypatch.setattr("quarterturn.fourier.group_pointwise", lambda *given: calls.append(1) or run(*given))
+    features = -(-512 // group.order)
+    x = torch.randn(2, features * group.order, *[3] * group.dim, dtype=torch.float64, requires_grad=True)
+    results = []
+    for via in ("conv", "auto"):
+        net = layer(group, features, kernel=1, via=via, dtype=torch.float64)
+        y = net(x)
+        results.append((y, *torch.autograd.grad(y.square().sum(), [x, *net.parameters()])))
+    assert calls == [1]
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(b, a)
+    for other in ({"stride": 2}, {"padding": 1}, {"groups": 2}, {"kernel": 2}):
+        layer(group, 2 * features, **{"kernel": 1, **other}, dtype=torch.float64)(torch.cat([x, x], dim=1))
+    layer(group, features - 1, kernel=1, dtype=torch.float64)(x[:, group.order :])
+    assert calls == [1]
+
+
 # --- maps from place to place -----------------------------------------------------------------------------------------
 
 
 @needs_kernel
 @pytest.mark.parametrize("group", [FLIP, *GROUPS], ids=lambda g: g.name)
-@pytest.mark.parametrize("side", [3, 8, 13])
+@pytest.mark.parametrize("side", [3, 8, 13, 19, 46])
 def test_moves_through_the_kernel_are_the_same_bits(group: Group, side: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("slice", "stack", "unstack", "roll", "pool"):
         batch = group.order if name in ("stack", "roll", "pool") else 1

@@ -152,8 +152,9 @@ class RollConv(_Convolution):
     `(N, out*G, *S')` with `rotate="filters"`. `weight` is `(out, in*G/groups, *k)`.
 
     With turned filters, `via` says how: "conv" through torch's convolution, "fourier" through the Fourier kernel, which
-    is exactly equivariant in float32, "fourier-rounded" through its form for C4 that is faster and exact to rounding.
-    "auto" takes the exact kernel where it is there, can and is faster, and torch's convolution elsewhere.
+    is exactly equivariant in float32 and bf16, "fourier-rounded" through its form for C4 that is faster and exact to
+    rounding. "auto" takes the exact kernel where it is there, can and is faster, and torch's convolution elsewhere;
+    without the kernel, wide layers with 1x1 windows take the block-diagonal form of RollLinear.
 
     >>> from quarterturn import C4
     >>> RollConv(C4, 8, 16, 3, padding=1, stride=2, rotate="filters")(torch.zeros(2, 32, 20, 30)).shape
@@ -190,7 +191,16 @@ class RollConv(_Convolution):
             return not obstacle and self.via != "conv"
         return fourier.faster(self.group, self.in_features, self.out_features, sizes)
 
+    def is_pointwise(self) -> bool:
+        """Whether this is a dense layer at every position, with turned filters."""
+        plain = self.rotate == "filters" and self.groups == 1
+        return plain and all((w.size, w.stride, w.before, w.after) == (1, 1, 0, 0) for w in self.windows)
+
     def forward(self, x: Tensor) -> Tensor:
+        if not self.through_kernel and self.via == "auto" and self.is_pointwise():
+            check_features(x, self.group, self.in_features, "stacked")
+            if fourier.faster_dense(x, self.group, self.in_features, self.out_features):
+                return fourier.group_pointwise(x, self.weight, self.bias, self.group)
         if not self.through_kernel or (self.via == "auto" and not _suits_the_kernel(x, self.weight)):
             return super().forward(x)
         check_features(x, self.group, self.in_features, "stacked")
@@ -214,11 +224,14 @@ class RollConv(_Convolution):
 
 
 def _suits_the_kernel(x: Tensor, weight: Tensor) -> bool:
-    """Whether an operator for float32 on the CPU, without torch.func and forward derivatives, will do here."""
-    if any(t.device.type != "cpu" or t.dtype != torch.float32 for t in (x, weight)):
+    """Whether an operator on the CPU, without torch.func and forward derivatives, will do here, and gains."""
+    precision = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else weight.dtype
+    if any(t.device.type != "cpu" or t.dtype not in (precision, torch.float32) for t in (x, weight)):
         return False
-    if torch.is_autocast_enabled("cpu") or torch.onnx.is_in_onnx_export():
+    if not fourier.faster_in(precision) or torch.onnx.is_in_onnx_export():
         return False
+    if x.dtype != precision and not torch.is_autocast_enabled("cpu"):
+        return False  # torch's convolution says what is wrong
     if torch.compiler.is_compiling():
         return True
     inside_func = torch._C._functorch.peek_interpreter_stack() is not None

@@ -54,16 +54,11 @@ class RollLinear(nn.Module):
             check_features(x, self.group, self.in_features, "sliced", dense=True)
             return F.linear(ops.roll(x, self.group), self.weight, self.bias)
         check_features(x, self.group, self.in_features, "stacked", dense=True)
-        if self.via == "fourier" or (self.via == "auto" and self._gains(x)):
+        gains = self.via == "auto" and fourier.faster_dense(x, self.group, self.in_features, self.out_features)
+        if gains or self.via == "fourier":
             return fourier.group_linear(x, self.weight, self.bias, self.group)
         bias = None if self.bias is None else self.bias.repeat_interleave(self.group.order)
         return F.linear(x, roll_filters(self.weight, self.group, range(self.group.order)), bias)
-
-    def _gains(self, x: Tensor) -> bool:
-        """Whether the Fourier form is faster and as precise: sums of half floats would not be."""
-        if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64) or torch.is_autocast_enabled("cpu"):
-            return False
-        return fourier.faster_dense(self.group, self.in_features, self.out_features)
 
     def extra_repr(self) -> str:
         return (

@@ -24,7 +24,7 @@ def packed(kernel: Library, plan: Plan, weight: Tensor, out_stride: int, in_stri
 
     They are the same if address, version and values are: a change through `.data` leaves the version as it is.
     """
-    dense = weight.contiguous()
+    dense = weight.float().contiguous()
     if torch.is_grad_enabled() or weight.is_inference():
         return kernel.pack(plan, dense, out_stride, in_stride)
     state = (weight.data_ptr(), weight._version, kernel.fingerprint(dense))

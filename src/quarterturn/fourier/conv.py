@@ -1,5 +1,8 @@
 """The group convolution as operators of torch: forward, gradient to the input, gradient to weight and bias.
 
+Maps are float32 or bf16, in and out alike. Inside all sums are float32, and what comes out is rounded once; weights
+may be float32 with maps in bf16, as under autocast, and their gradient leaves the operator in float32.
+
 The three are linear in each of their tensors and are each other's gradients, so that derivatives of any order are
 there. Compilers and exporters see three operators; shapes are right on the meta device.
 """
@@ -14,7 +17,7 @@ from torch import Tensor
 from quarterturn.errors import OptionError, ShapeError
 from quarterturn.fourier.cache import packed
 from quarterturn.fourier.geometry import Pair, Window, forward_plan, input_gradient_plan
-from quarterturn.fourier.library import Library, library
+from quarterturn.fourier.library import PRECISIONS, Library, library
 from quarterturn.fourier.structure import structure
 from quarterturn.groups import Element, Group
 
@@ -22,7 +25,7 @@ EXACT = True  # the form of C4 that is taken unless one is named; docs/decisions
 
 
 def is_available(group: Group | None = None) -> bool:
-    """Whether the kernel is compiled, and has a transform for the group; it takes float32 on the CPU."""
+    """Whether the kernel is compiled, and has a transform for the group; it takes float32 and bf16 on the CPU."""
     return library() is not None and (group is None or structure(group) is not None)
 
 
@@ -43,12 +46,15 @@ def group_conv(
     Stacked `(N, in*G, *S)` and weight `(out, in*G, *k)` -> stacked `(N, out*G, *output_size)`, images channels last.
     `starts[g]` is where the first window of orientation g starts on the input's axes; outside the input it reads
     zeros. With `exact` a turned input gives the turned output bit by bit, else C4 takes one product in six less.
+    Under bf16 autocast the maps are taken and given in bf16.
 
     >>> from quarterturn import C4
     >>> x, weight = torch.randn(2, 8, 5, 5), torch.randn(3, 8, 3, 3)
     >>> if is_available(C4):
     ...     assert group_conv(x, weight, None, C4, starts=[(-1, -1)] * 4, output_size=(5, 5)).shape == (2, 12, 5, 5)
     """
+    if torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") is torch.bfloat16:
+        x = x.bfloat16()
     _check(x, weight, bias, group, starts)
     step, spread = (list(given or [1] * group.dim) for given in (stride, dilation))
     chosen = EXACT if exact is None else exact
@@ -62,11 +68,15 @@ def group_conv(
 
 def _check(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, starts: Sequence[Sequence[int]]) -> None:
     for name, tensor in (("input", x), ("weight", weight), ("bias", bias)):
-        if tensor is not None and (tensor.dtype != torch.float32 or tensor.device.type not in ("cpu", "meta")):
+        if tensor is None:
+            continue
+        if tensor.dtype not in PRECISIONS or tensor.device.type not in ("cpu", "meta"):
             raise OptionError(
-                f"the kernel takes float32 on the CPU, got {tensor.dtype} on {tensor.device} as {name}: "
+                f"the kernel takes float32 and bf16 on the CPU, got {tensor.dtype} on {tensor.device} as {name}: "
                 "use conv2d with turned filters there"
             )
+        if tensor.dtype not in (x.dtype, torch.float32):
+            raise OptionError(f"a {name} in bf16 needs an input in bf16, got {x.dtype}: convert one of them")
     axes = 2 + group.dim
     if x.dim() != axes or weight.dim() != axes or x.shape[1] != weight.shape[1] or x.shape[1] % group.order:
         raise ShapeError(
@@ -138,7 +148,7 @@ def _convolve(
         features = (x.shape[1] // group.order, len(weight))
         plan = forward_plan(group, window, len(x), features, exact)
         of_weight = packed(_kernel(), plan, weight, weight[0].numel(), weight[0].numel() // features[0])
-        _kernel().convolve(plan, _last(x), of_weight, None if bias is None else bias.contiguous(), y)
+        _kernel().convolve(plan, _last(x), of_weight, None if bias is None else bias.float().contiguous(), y)
     return y
 
 
@@ -188,7 +198,7 @@ def _weight_gradient(
 ) -> tuple[Tensor, Tensor]:
     group, step, spread, corners = _read(elements, stride, dilation, starts)
     features = (x.shape[1] // group.order, grad.shape[1] // group.order)
-    weight, bias = x.new_zeros(features[1], x.shape[1], *kernel_size), x.new_zeros(features[1])
+    weight, bias = torch.zeros(features[1], x.shape[1], *kernel_size), torch.zeros(features[1])
     if grad.numel():
         sizes = (x.shape[2], x.shape[3]), (grad.shape[2], grad.shape[3])
         window = Window((kernel_size[0], kernel_size[1]), step, spread, corners, *sizes)
@@ -201,14 +211,16 @@ def _weight_gradient(
 @_weight_gradient.register_fake
 def _(x, grad, elements, stride, dilation, starts, kernel_size, exact):  # type: ignore[no-untyped-def]
     out = grad.shape[1] // (len(elements) // 2)
-    return x.new_empty(out, x.shape[1], *kernel_size), x.new_empty(out)
+    weight = x.new_empty(out, x.shape[1], *kernel_size, dtype=torch.float32)
+    return weight, weight.new_empty(out)
 
 
 # --- each is the others' gradient -------------------------------------------------------------------------------------
 
 
 def _save_convolve(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weight, _, *ctx.how, _, ctx.exact = inputs
+    x, weight, bias, *ctx.how, _, ctx.exact = inputs
+    ctx.bias_type = torch.float32 if bias is None else bias.dtype
     ctx.save_for_backward(x, weight)
 
 
@@ -219,6 +231,7 @@ def _differentiate_convolve(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         of_x = _input_gradient(grad, weight, *ctx.how, list(x.shape[2:]), ctx.exact)
     if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
         of_weight, of_bias = _weight_gradient(x, grad, *ctx.how, list(weight.shape[2:]), ctx.exact)
+        of_weight, of_bias = of_weight.to(weight.dtype), of_bias.to(ctx.bias_type)
     return of_x, of_weight, of_bias if ctx.needs_input_grad[2] else None, *[None] * 6
 
 
@@ -231,7 +244,7 @@ def _differentiate_input_gradient(ctx: Any, of_x: Tensor) -> tuple[Any, ...]:
     grad, weight = ctx.saved_tensors
     of_grad = _convolve(of_x, weight, None, *ctx.how, list(grad.shape[2:]), ctx.exact)
     of_weight, _ = _weight_gradient(of_x, grad, *ctx.how, list(weight.shape[2:]), ctx.exact)
-    return of_grad, of_weight, *[None] * 6
+    return of_grad, of_weight.to(weight.dtype), *[None] * 6
 
 
 def _save_weight_gradient(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

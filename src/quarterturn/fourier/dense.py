@@ -42,6 +42,20 @@ def group_linear(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group) -
     return y.reshape(batch, out * order)
 
 
+def group_pointwise(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group) -> Tensor:
+    """A convolution of stacked maps with windows of one position: `group_linear` at every position.
+
+    Stacked `(N, in*G, *S)` and weight `(out, in*G, 1, ...)` -> stacked `(N, out*G, *S)`, features last in memory.
+
+    >>> from quarterturn import OCTA
+    >>> group_pointwise(torch.randn(2, 24, 3, 3, 3), torch.randn(5, 24, 1, 1, 1), None, OCTA).shape
+    torch.Size([2, 120, 3, 3, 3])
+    """
+    last = x.movedim(1, -1)
+    y = group_linear(last.reshape(-1, last.shape[-1]), weight.flatten(1), bias, group)
+    return y.view(*last.shape[:-1], y.shape[-1]).movedim(-1, 1)
+
+
 def _blocks(rows: Tensor, irrep: irreps.Irrep) -> Tensor:
     """W^[j, a] = sum of W[s] rho(s)[j, a] for all j and a, from the rows of the transform."""
     d = irrep.dimension

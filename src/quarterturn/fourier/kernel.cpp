@@ -22,6 +22,17 @@ int with_structure(const int64_t* numbers, F f) {
     }
 }
 
+// The same with a value of the maps' type: 0 float32, 1 bf16.
+template <class F>
+int with_maps(const int64_t* numbers, int64_t precision, F f) {
+    return with_structure(numbers, [&](const auto& layer) {
+        if (precision == 0)
+            f(layer, float{});
+        else
+            f(layer, Bf16{});
+    });
+}
+
 }  // namespace
 
 extern "C" {
@@ -39,16 +50,21 @@ int quarterturn_pack(const int64_t* numbers, const float* weight, int64_t out_st
     });
 }
 
-int quarterturn_convolve(const int64_t* numbers, const float* x, const float* packed, const float* bias, float* y,
-                         int64_t threads, Parallel parallel) {
-    return with_structure(numbers, [&](const auto& layer) { layer.forward(x, packed, bias, y, threads, parallel); });
+int quarterturn_convolve(const int64_t* numbers, int64_t precision, const void* x, const float* packed,
+                         const float* bias, void* y, int64_t threads, Parallel parallel) {
+    return with_maps(numbers, precision, [&](const auto& layer, auto one) {
+        using T = decltype(one);
+        layer.forward(static_cast<const T*>(x), packed, bias, static_cast<T*>(y), threads, parallel);
+    });
 }
 
-int quarterturn_weight_gradient(const int64_t* numbers, const float* x, const float* grad, int64_t out_stride,
-                                int64_t in_stride, const int64_t* index, float* weight, float* bias, int64_t threads,
-                                Parallel parallel) {
-    return with_structure(numbers, [&](const auto& layer) {
-        layer.weight_gradient(x, grad, out_stride, in_stride, index, weight, bias, threads, parallel);
+int quarterturn_weight_gradient(const int64_t* numbers, int64_t precision, const void* x, const void* grad,
+                                int64_t out_stride, int64_t in_stride, const int64_t* index, float* weight, float* bias,
+                                int64_t threads, Parallel parallel) {
+    return with_maps(numbers, precision, [&](const auto& layer, auto one) {
+        using T = decltype(one);
+        layer.weight_gradient(static_cast<const T*>(x), static_cast<const T*>(grad), out_stride, in_stride, index, weight,
+                              bias, threads, parallel);
     });
 }
 

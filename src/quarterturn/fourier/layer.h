@@ -1,54 +1,17 @@
 // A layer in the group-Fourier basis: packed weights, the forward pass, the gradient to the weights.
 #pragma once
 #include "geometry.h"
+#include "layout.h"
 #include "structures.h"
 #include "threads.h"
 
 namespace {
 
-constexpr int64_t TILE = 24;           // output positions at once, forward
+constexpr int64_t TILE = NARROW_ROWS;  // output positions at once, forward
 constexpr int64_t GRADIENT_TILE = 64;  // and for the gradient to the weights
 constexpr int64_t GRADIENT_DEPTH = 128;
 constexpr int64_t SOURCE_ROOM = 36 * 1024;     // floats of realigned source: part of a second-level cache
 constexpr int64_t PARTIAL_ROOM = 1024 * 1024;   // floats of partial sums of weight gradients
-
-// --- between the layout's order (feature, orientation) and ours (orientation, feature) ------------------------------
-
-template <class S>
-void split_orientations(const float* pixel, int64_t features, const int64_t* element, float* out, int64_t pitch) {
-    constexpr int G = S::order;
-    int64_t c = 0;
-    if constexpr (G % 4 == 0) {
-        for (; c + 4 <= features; c += 4)
-            UNROLL for (int t = 0; t < G; t += 4) {
-                Vector<4> in[4], turned[4];
-                UNROLL for (int i = 0; i < 4; i++) in[i] = load<4>(pixel + (c + i) * G + t);
-                transpose4(in, turned);
-                UNROLL for (int i = 0; i < 4; i++) store<4>(out + element[t + i] * pitch + c, turned[i]);
-            }
-    }
-    for (; c < features; c++)
-        for (int t = 0; t < G; t++) out[element[t] * pitch + c] = pixel[c * G + t];
-}
-
-template <class S>
-void join_orientations(const float* in, int64_t pitch, int64_t features, const int64_t* element, float* pixel) {
-    constexpr int G = S::order;
-    int64_t c = 0;
-    if constexpr (G % 4 == 0) {
-        for (; c + 4 <= features; c += 4)
-            UNROLL for (int t = 0; t < G; t += 4) {
-                Vector<4> rows[4], turned[4];
-                UNROLL for (int i = 0; i < 4; i++) rows[i] = load<4>(in + element[t + i] * pitch + c);
-                transpose4(rows, turned);
-                UNROLL for (int i = 0; i < 4; i++) store<4>(pixel + (c + i) * G + t, turned[i]);
-            }
-    }
-    for (; c < features; c++)
-        for (int t = 0; t < G; t++) pixel[c * G + t] = in[element[t] * pitch + c];
-}
-
-// --- one layer ------------------------------------------------------------------------------------------------------
 
 template <class S>
 struct Layer {
@@ -127,7 +90,8 @@ struct Layer {
     }
 
     // The part of the source that a task reads: realigned orders, zeros around.
-    [[gnu::noinline]] void realign(const Task& task, const float* x, float* out) const {
+    template <class T>
+    [[gnu::noinline]] void realign(const Task& task, const T* x, float* out) const {
         const Phase& p = *task.phase;
         const int64_t rows = task.source_rows(), columns = task.source_columns(), pixel = floats_per_pixel();
         const int64_t top = p.base[0] + task.first_row * p.stride[0] + p.low[0], left = p.base[1] + p.low[1];
@@ -143,7 +107,7 @@ struct Layer {
                 std::memset(out, 0, sizeof(float) * first * pixel);
                 std::memset(out + end * pixel, 0, sizeof(float) * (columns - end) * pixel);
                 const int64_t first_pixel = ((task.first_example + n) * g.source[0] + row) * g.source[1] + left;
-                const float* from = x + first_pixel * S::order * g.in;
+                const T* from = x + first_pixel * S::order * g.in;
                 for (int64_t j = first; j < end; j++) {
                     float* to = out + j * pixel;
                     if (g.in % 4)
@@ -238,9 +202,9 @@ struct Layer {
         }
     }
 
-    template <int L>
+    template <int L, class T>
     [[gnu::noinline]] void synthesise(const float* all, int64_t count, const float* bias, const int64_t* target,
-                                      float* pixel, float* y) const {
+                                      float* pixel, T* y) const {
         for (int64_t r = 0; r < count; r++, all += products_pitch()) {
             for (int64_t o = 0; o < out_pitch; o += L) {
                 Vector<L> products[PRODUCTS], h[S::order];
@@ -253,8 +217,8 @@ struct Layer {
         }
     }
 
-    void forward(const float* x, const float* packed, const float* bias, float* y, int64_t threads,
-                 Parallel parallel) const {
+    template <class T>  // of the input and the output in memory
+    void forward(const T* x, const float* packed, const float* bias, T* y, int64_t threads, Parallel parallel) const {
         const auto tasks = cut(g, floats_per_pixel(), SOURCE_ROOM, 4 * TILE);
         int64_t largest = 0;
         for (const Task& task : tasks)
@@ -282,6 +246,9 @@ struct Layer {
             const int64_t tile = round_up((task.pixels() + tiles - 1) / tiles, NARROW_ROWS);
             for (int64_t first = 0; first < task.pixels(); first += tile) {
                 const int64_t count = locate(task, first, tile, start, target);
+                for (int64_t r = 0; r < count; r++)  // the lines that will be written, fetched meanwhile
+                    for (int64_t k = 0; k < S::order * g.out; k += 64 / sizeof(T))
+                        __builtin_prefetch(y + target[r] * S::order * g.out + k, 1, 2);
                 const float* w = weights;
                 if (blocks.empty()) std::fill(all, all + TILE * products_pitch(), 0.0f);
                 for (const Block& block : blocks) {
@@ -299,8 +266,8 @@ struct Layer {
 
     // --- the gradient to the weights ---------------------------------------------------------------------------------
 
-    template <int L>
-    void gather(const float* grad, int64_t count, const int64_t* target, float* pixel, float* all, float* bias) const {
+    template <int L, class T>
+    void gather(const T* grad, int64_t count, const int64_t* target, float* pixel, float* all, float* bias) const {
         for (int64_t r = 0; r < count; r++, all += products_pitch()) {
             split_orientations<S>(grad + target[r] * S::order * g.out, g.out, element, pixel, out_pitch);
             for (int64_t o = 0; o < out_pitch; o += L) {
@@ -331,7 +298,8 @@ struct Layer {
         }
     }
 
-    void weight_gradient(const float* x, const float* grad, int64_t out_stride, int64_t in_stride, const int64_t* index,
+    template <class T>
+    void weight_gradient(const T* x, const T* grad, int64_t out_stride, int64_t in_stride, const int64_t* index,
                          float* weight, float* bias, int64_t threads, Parallel parallel) const {
         const auto tasks = cut(g, floats_per_pixel(), SOURCE_ROOM, 4 * GRADIENT_TILE);
         const int64_t size = packed_size() + out_pitch, number = static_cast<int64_t>(tasks.size());

@@ -14,6 +14,7 @@ from quarterturn.fourier.build import HERE, file_of
 from quarterturn.fourier.geometry import Plan
 
 CODES = ("portable", "avx2", "avx512")  # by the number that quarterturn_processor() gives
+PRECISIONS = (torch.float32, torch.bfloat16)  # of maps in memory, by the kernel's number; weights are float32
 _log = logging.getLogger("quarterturn")
 
 
@@ -64,8 +65,8 @@ class Library:
         for name, arguments in {
             "packed_size": [pointer],
             "pack": [pointer, pointer, size, size, pointer, pointer, size, pointer],
-            "convolve": [pointer, pointer, pointer, pointer, pointer, size, pointer],
-            "weight_gradient": [pointer, pointer, pointer, size, size, pointer, pointer, pointer, size, pointer],
+            "convolve": [pointer, size, pointer, pointer, pointer, pointer, size, pointer],
+            "weight_gradient": [pointer, size, pointer, pointer, size, size, pointer, pointer, pointer, size, pointer],
             "move": [pointer, pointer, pointer, size, pointer],
             "fingerprint": [pointer, size],
         }.items():
@@ -81,7 +82,8 @@ class Library:
         return packed
 
     def convolve(self, plan: Plan, x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor) -> None:
-        self._run("convolve", plan.numbers, x.data_ptr(), packed.data_ptr(), _pointer(bias), y.data_ptr())
+        data = (x.data_ptr(), packed.data_ptr(), _pointer(bias), y.data_ptr())
+        self._run("convolve", plan.numbers, PRECISIONS.index(x.dtype), *data)
 
     def weight_gradient(
         self, plan: Plan, x: Tensor, grad: Tensor, out_stride: int, in_stride: int, weight: Tensor, bias: Tensor | None
@@ -95,7 +97,7 @@ class Library:
             weight.data_ptr(),
             _pointer(bias),
         )
-        self._run("weight_gradient", plan.numbers, *data)
+        self._run("weight_gradient", plan.numbers, PRECISIONS.index(x.dtype), *data)
 
     def move(self, numbers: Sequence[int], x: Tensor, y: Tensor) -> None:
         self._run("move", (ctypes.c_int64 * len(numbers))(*numbers), x.data_ptr(), y.data_ptr())

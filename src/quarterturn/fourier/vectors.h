@@ -10,8 +10,8 @@ constexpr int LANES = 8, WIDE_ROWS = 6, NARROW_ROWS = 12;  // 12 sums in registe
 #else
 constexpr int LANES = 8, WIDE_ROWS = 3, NARROW_ROWS = 6;  // the same on registers of four floats
 #endif
-constexpr int GRANULE = 8;   // output features are padded to a multiple of this
-constexpr int DEPTH = 256;   // columns of a panel in use at most
+constexpr int GRANULE = 8;         // output features are padded to a multiple of this
+constexpr int DEPTH = 256;         // columns of a panel in use at most
 constexpr int PITCH = DEPTH + 16;  // floats from row to row of a panel: an odd number of cache lines
 
 template <int L>
@@ -117,4 +117,16 @@ static inline void transpose4(const Vector<4> (&in)[4], Vector<4> (&out)[4]) {
     out[1] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
     out[2] = __builtin_shufflevector(c, d, 0, 1, 4, 5);
     out[3] = __builtin_shufflevector(c, d, 2, 3, 6, 7);
+}
+
+// The same for two blocks side by side, each in its half of the vectors.
+static inline void transpose4(const Vector<8> (&in)[4], Vector<8> (&out)[4]) {
+    const Vector<8> a = __builtin_shufflevector(in[0], in[1], 0, 8, 1, 9, 4, 12, 5, 13);
+    const Vector<8> b = __builtin_shufflevector(in[2], in[3], 0, 8, 1, 9, 4, 12, 5, 13);
+    const Vector<8> c = __builtin_shufflevector(in[0], in[1], 2, 10, 3, 11, 6, 14, 7, 15);
+    const Vector<8> d = __builtin_shufflevector(in[2], in[3], 2, 10, 3, 11, 6, 14, 7, 15);
+    out[0] = __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13);
+    out[1] = __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+    out[2] = __builtin_shufflevector(c, d, 0, 1, 8, 9, 4, 5, 12, 13);
+    out[3] = __builtin_shufflevector(c, d, 2, 3, 10, 11, 6, 7, 14, 15);
 }

@@ -1,0 +1,95 @@
+// Between the public layout, pixels of (feature, orientation) in float32 or bf16, and ours, (orientation, feature) in
+// float32. What is stored in bf16 is rounded to nearest, ties to even, once.
+#pragma once
+#include <cstring>
+
+#include "vectors.h"
+
+struct Bf16 {
+    uint16_t bits;  // the upper half of a float
+};
+
+template <class T>
+using Four [[gnu::vector_size(4 * sizeof(T)), gnu::aligned(2), gnu::may_alias]] = T;
+
+static inline Vector<4> load4(const float* p) { return load<4>(p); }
+static inline Vector<4> load4(const Bf16* p) {
+    const Four<uint16_t> bits = *reinterpret_cast<const Four<uint16_t>*>(p);
+    return reinterpret_cast<Vector<4>>(__builtin_convertvector(bits, Four<uint32_t>) << 16);
+}
+
+static inline void store4(float* p, Vector<4> v) { store<4>(p, v); }
+static inline void store4(Bf16* p, Vector<4> v) {
+    const Four<uint32_t> bits = reinterpret_cast<Four<uint32_t>>(v);
+    const Four<uint32_t> rounded = (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
+    const Four<uint32_t> kept = v == v ? rounded : Four<uint32_t>{} + 0x7FC0u;  // rounding could turn NaN into infinity
+    *reinterpret_cast<Four<uint16_t>*>(p) = __builtin_convertvector(kept, Four<uint16_t>);
+}
+
+static inline float load1(const float* p) { return *p; }
+static inline void store1(float* p, float v) { *p = v; }
+static inline float load1(const Bf16* p) {
+    const uint32_t bits = static_cast<uint32_t>(p->bits) << 16;
+    float v;
+    std::memcpy(&v, &bits, sizeof v);
+    return v;
+}
+static inline void store1(Bf16* p, float v) {
+    Bf16 same[4];
+    store4(same, Vector<4>{v, v, v, v});
+    *p = same[0];
+}
+
+// The same four numbers of one feature, or of two that are four apart, `step` from feature to feature.
+template <class T> static inline void load_features(const T* p, int64_t, Vector<4>& v) { v = load4(p); }
+template <class T> static inline void load_features(const T* p, int64_t step, Vector<8>& v) {
+    v = __builtin_shufflevector(load4(p), load4(p + 4 * step), 0, 1, 2, 3, 4, 5, 6, 7);
+}
+template <class T> static inline void store_features(T* p, int64_t, Vector<4> v) { store4(p, v); }
+template <class T> static inline void store_features(T* p, int64_t step, Vector<8> v) {
+    store4(p, __builtin_shufflevector(v, v, 0, 1, 2, 3));
+    store4(p + 4 * step, __builtin_shufflevector(v, v, 4, 5, 6, 7));
+}
+
+// Call f<number of features>(first feature) for blocks that turn in registers; gives the first feature that is left.
+template <int G, class F>
+static inline int64_t blocks_of_features(int64_t features, F f) {
+    int64_t c = 0;
+    if constexpr (G % 4 == 0) {
+        for (; c + 8 <= features; c += 8) f.template operator()<8>(c);
+        for (; c + 4 <= features; c += 4) f.template operator()<4>(c);
+    }
+    return c;
+}
+
+template <class S, class T>
+static inline void split_orientations(const T* pixel, int64_t features, const int64_t* element, float* out,
+                                      int64_t pitch) {
+    constexpr int G = S::order;
+    int64_t c = blocks_of_features<G>(features, [&]<int W>(int64_t first) {
+        UNROLL for (int t = 0; t < G; t += 4) {
+            Vector<W> in[4], turned[4];
+            UNROLL for (int i = 0; i < 4; i++) load_features(pixel + (first + i) * G + t, G, in[i]);
+            transpose4(in, turned);
+            UNROLL for (int i = 0; i < 4; i++) store<W>(out + element[t + i] * pitch + first, turned[i]);
+        }
+    });
+    for (; c < features; c++)
+        for (int t = 0; t < G; t++) out[element[t] * pitch + c] = load1(pixel + c * G + t);
+}
+
+template <class S, class T>
+static inline void join_orientations(const float* in, int64_t pitch, int64_t features, const int64_t* element,
+                                     T* pixel) {
+    constexpr int G = S::order;
+    int64_t c = blocks_of_features<G>(features, [&]<int W>(int64_t first) {
+        UNROLL for (int t = 0; t < G; t += 4) {
+            Vector<W> rows[4], turned[4];
+            UNROLL for (int i = 0; i < 4; i++) rows[i] = load<W>(in + element[t + i] * pitch + first);
+            transpose4(rows, turned);
+            UNROLL for (int i = 0; i < 4; i++) store_features(pixel + (first + i) * G + t, G, turned[i]);
+        }
+    });
+    for (; c < features; c++)
+        for (int t = 0; t < G; t++) store1(pixel + c * G + t, in[element[t] * pitch + c]);
+}
