@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from quarterturn import fourier
 from quarterturn.check import in_eval_mode
-from quarterturn.conv import _Convolution
+from quarterturn.conv import RollConv, _Convolution
 from quarterturn.dense import RollLinear
 from quarterturn.groups import Group
 from quarterturn.transposed import RollConvTranspose
@@ -91,7 +91,7 @@ def _counting() -> Iterator[list[float]]:
         if work is None:
             return
         counts[0] += work
-        counts[1] += work * _share(module)
+        counts[1] += work * _share(module, inputs[0])
         counts[2] += output.numel()
 
     handle = nn.modules.module.register_module_forward_hook(after)
@@ -113,13 +113,12 @@ def multiply_adds(module: nn.Module, inputs: Any, output: Any) -> float | None:
     return None
 
 
-def _share(module: nn.Module) -> float:
+def _share(module: nn.Module, x: Tensor) -> float:
     """Which part of the products is left where a layer runs in the group-Fourier basis."""
-    if isinstance(module, _Convolution):
-        runs = bool(module.through_kernel)
-    else:
-        runs = isinstance(module, RollLinear) and fourier.faster_dense(
-            module.group, module.in_features, module.out_features
-        )
+    dense = isinstance(module, RollLinear) and module.rotate == "filters"
+    dense = dense or (isinstance(module, RollConv) and module.is_pointwise())
+    runs = isinstance(module, _Convolution) and module.through_kernel
+    if isinstance(module, RollLinear | RollConv) and dense and not runs:
+        runs = fourier.faster_dense(x, module.group, module.in_features, module.out_features)
     group: Any = getattr(module, "group", None)
     return fourier.products(group) / group.order**2 if runs else 1.0
