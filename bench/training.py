@@ -18,15 +18,16 @@ from harness import medians, write
 from quarterturn_lab import loop
 from quarterturn_lab.config import Config, checked
 from quarterturn_lab.data import load
-from quarterturn_lab.data.dataset import Dataset
+from quarterturn_lab.data.dataset import Data, Dataset
 from quarterturn_lab.experiments import settings_of
 from quarterturn_lab.runs import make_net
+from quarterturn_lab.sampling import fetch
 
 ROWS = ("baseline", "pool-mean", "roll-all-quarter")
 Row = dict[str, object]
 
 
-def training(config: Config, data: Dataset, seconds: float) -> Row:
+def training(config: Config, data: Data, seconds: float) -> Row:
     """Train for a while; the first steps only warm up."""
     device = torch.device("cpu")
     net = make_net(config, data)
@@ -49,14 +50,15 @@ def training(config: Config, data: Dataset, seconds: float) -> Row:
     }
 
 
-def reading(config: Config, data: Dataset) -> list[Row]:
+def reading(config: Config, data: Data) -> list[Row]:
     """An epoch in random order from the cache, before augmentation; and the augmentation alone."""
+    assert isinstance(data, Dataset)
     order = loop.epoch_order(config, data, 0)
     batches = loop.Batches(config, data, torch.device("cpu"))
 
     def read() -> None:
         for start in range(0, len(order), 128):
-            loop.fetch(data, order[start : start + 128], torch.device("cpu"))
+            fetch(data, order[start : start + 128], torch.device("cpu"))
 
     def augment() -> None:
         for step in range(8):

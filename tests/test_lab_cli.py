@@ -71,7 +71,7 @@ def test_help_does_not_import_what_is_heavy() -> None:
         ("train synthetic/baseline --lr -1", "lr: Input should be greater than 0"),
         ("train synthetic/baseline --device warp", "device 'warp' cannot be used"),
         ("train synthetic/baseline --net no_such_module:f", "cannot import no_such_module"),
-        ("train galaxies/baseline", "no loader for galaxies yet"),
+        ("train galaxies/baseline", "needs --data DIR"),
         ("table synthetic --rows baselin", "unknown row 'baselin': did you mean 'baseline'"),
         ("table sinthetic", "unknown experiment 'sinthetic': did you mean 'synthetic'"),
         ("table synthetic --runs 0", "at least one run"),

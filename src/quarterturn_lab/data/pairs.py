@@ -1,0 +1,111 @@
+"""Images with label maps of the same size, for the loaders of scenes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from quarterturn_lab.data import cache, images
+from quarterturn_lab.data.dataset import Ragged, Settings
+from quarterturn_lab.data.reading import check_none_bad, every
+from quarterturn_lab.errors import DataError
+
+Pair = tuple[str, Path, Path]  # name, image, label map
+
+
+@dataclass(frozen=True)
+class Read:
+    """All scenes of a set, those that could not be used left out."""
+
+    images: Ragged
+    labels: Ragged
+    names: tuple[str, ...]
+    bad: tuple[str, ...]
+    bands: tuple[int, ...]
+    fingerprint: str
+
+
+def by_stem(image_folder: Path, label_folder: Path, prefix: str, skip: bool) -> list[Pair]:
+    """Images and label maps whose names differ in their ending at most; one without the other is named, or left out."""
+    sides = []
+    for folder in (image_folder, label_folder):
+        found: dict[str, Path] = {}
+        for path in sorted(folder.iterdir()):
+            if path.suffix.lower() in images.SUFFIXES and not path.name.startswith("."):
+                if path.stem in found:
+                    raise DataError(f"{folder} has two files named {path.stem}: {found[path.stem].name}, {path.name}")
+                found[path.stem] = path
+        sides.append(found)
+    pictures, maps = sides
+    for here, there, what, folder in (
+        (pictures, maps, "label map", label_folder),
+        (maps, pictures, "image", image_folder),
+    ):
+        alone = [path for stem, path in here.items() if stem not in there]
+        if alone and not skip:
+            others = f" ({len(alone)} such files)" if len(alone) > 1 else ""
+            raise DataError(f"{alone[0]} has no {what} in {folder}{others}. --skip-bad leaves such files out")
+    return [(f"{prefix}{stem}", pictures[stem], maps[stem]) for stem in pictures if stem in maps]
+
+
+def read(kind: str, pairs: list[Pair], settings: Settings, instances: bool, least: int = 1) -> Read:
+    """The scenes, decoded or from the cache: labels are 0 and 1, or numbers of instances; `least` is the least side."""
+    files = [(name, path) for name, path, _ in pairs] + [(f"{name}, labels", path) for name, _, path in pairs]
+    asked = {"channels": settings.channels, "invert": settings.invert, "instances": instances, "least": least}
+    key = cache.fingerprint({"kind": kind, **asked}, files)
+    label_of = {path: label for _, path, label in pairs}
+    bands: set[int] = set()
+
+    def one(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint16]]:
+        image, found = images.decoded(path, settings)
+        if min(image.shape[1:]) < least:
+            raise DataError(
+                f"{path} has {image.shape[2]} x {image.shape[1]} pixels: at least {least} x {least} are needed"
+            )
+        labels = read_labels(label_of[path], instances)
+        if labels.shape != image.shape[1:]:
+            sizes = " and ".join(f"{shape[1]} x {shape[0]}" for shape in (image.shape[1:], labels.shape))
+            raise DataError(f"{path} and {label_of[path]} differ in size, {sizes}: each pixel needs a label")
+        bands.add(found[0])
+        return (255 - image if settings.invert else image), labels
+
+    def make() -> cache.Made:
+        scenes, bad = every([(name, path) for name, path, _ in pairs], one, settings.skip_bad)
+        pixels = [image.ravel() for image, _ in scenes.values()]
+        labels = [labels.ravel().view(np.uint8) for _, labels in scenes.values()]  # two bytes each, behind all images
+        shapes = [image.shape for image, _ in scenes.values()]
+        about = {"names": list(scenes), "shapes": shapes, "bad": bad, "bands": sorted(bands)}
+        return np.concatenate([*pixels, *labels]), about
+
+    flat, about = cache.cached(key, make)
+    check_none_bad(about["bad"], files, settings.skip_bad)
+    pixels = Ragged(flat, about["shapes"])
+    return Read(
+        pixels,
+        Ragged(flat[pixels.starts[-1] :].view(np.uint16), [shape[1:] for shape in about["shapes"]]),
+        tuple(about["names"]),
+        tuple(about["bad"]),
+        tuple(about["bands"]),
+        key,
+    )
+
+
+def read_labels(path: Path, instances: bool) -> NDArray[np.uint16]:
+    """A label map `(H, W)`: numbers of instances as they are, or 1 where any channel is above 0."""
+    try:
+        with Image.open(path) as image:
+            if not instances and image.mode in ("P", "PA", "LA", "RGBA"):
+                values = np.asarray(image.convert("RGB"))  # transparency says nothing of a label
+            else:
+                values = np.asarray(image)
+    except (OSError, SyntaxError, ValueError) as error:
+        raise DataError(f"{path} cannot be read ({error}): it is broken, truncated or no image") from None
+    if not instances:
+        return ((values if values.ndim == 2 else values.max(axis=2)) > 0).astype(np.uint16)
+    if values.ndim != 2:
+        raise DataError(f"{path} has {values.shape[2]} channels: a map of instances has one number for each pixel")
+    if values.min() < 0 or values.max() > np.iinfo(np.uint16).max:
+        raise DataError(f"{path} holds numbers outside 0..65535")
+    return values.astype(np.uint16)
