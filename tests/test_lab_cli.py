@@ -17,7 +17,8 @@ from PIL import Image
 from quarterturn_lab import cli, runs, tables
 from quarterturn_lab.report import report
 
-COMMANDS = ("train", "table", "evaluate", "check", "report", "demo", "doctor", "data info", "data verify")
+COMMANDS = ("train", "table", "evaluate", "check", "predict", "submit", "export", "report", "demo", "doctor")
+COMMANDS += ("data info", "data verify")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 QUIET = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
     --disable-component-update --disable-sync --hide-scrollbars --virtual-time-budget=5000"""

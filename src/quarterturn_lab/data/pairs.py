@@ -9,6 +9,7 @@ from PIL import Image
 
 from quarterturn_lab.data import cache, images
 from quarterturn_lab.data.dataset import Ragged, Settings
+from quarterturn_lab.data.floats import quiet
 from quarterturn_lab.data.reading import check_none_bad, every
 from quarterturn_lab.errors import DataError
 
@@ -56,27 +57,23 @@ def read(kind: str, pairs: list[Pair], settings: Settings, instances: bool, leas
     asked = {"channels": settings.channels, "invert": settings.invert, "instances": instances, "least": least}
     key = cache.fingerprint({"kind": kind, **asked}, files)
     label_of = {path: label for _, path, label in pairs}
-    bands: set[int] = set()
-
-    def one(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint16]]:
-        image, found = images.decoded(path, settings)
-        if min(image.shape[1:]) < least:
-            raise DataError(
-                f"{path} has {image.shape[2]} x {image.shape[1]} pixels: at least {least} x {least} are needed"
-            )
-        labels = read_labels(label_of[path], instances)
-        if labels.shape != image.shape[1:]:
-            sizes = " and ".join(f"{shape[1]} x {shape[0]}" for shape in (image.shape[1:], labels.shape))
-            raise DataError(f"{path} and {label_of[path]} differ in size, {sizes}: each pixel needs a label")
-        bands.add(found[0])
-        return (255 - image if settings.invert else image), labels
 
     def make() -> cache.Made:
-        scenes, bad = every([(name, path) for name, path, _ in pairs], one, settings.skip_bad)
-        pixels = [image.ravel() for image, _ in scenes.values()]
-        labels = [labels.ravel().view(np.uint8) for _, labels in scenes.values()]  # two bytes each, behind all images
-        shapes = [image.shape for image, _ in scenes.values()]
-        about = {"names": list(scenes), "shapes": shapes, "bad": bad, "bands": sorted(bands)}
+        scenes, bad = every(
+            [(name, path) for name, path, _ in pairs],
+            lambda path: one(path, label_of[path], settings, instances, least),
+            settings.skip_bad,
+        )
+        pixels = [image.ravel() for image, _, _ in scenes.values()]
+        labels = [
+            labels.ravel().view(np.uint8) for _, labels, _ in scenes.values()
+        ]  # two bytes each, behind all images
+        about = {
+            "names": list(scenes),
+            "shapes": [image.shape for image, _, _ in scenes.values()],
+            "bad": bad,
+            "bands": sorted({bands for _, _, bands in scenes.values()}),
+        }
         return np.concatenate([*pixels, *labels]), about
 
     flat, about = cache.cached(key, make)
@@ -92,10 +89,24 @@ def read(kind: str, pairs: list[Pair], settings: Settings, instances: bool, leas
     )
 
 
+def one(
+    path: Path, label_path: Path, settings: Settings, instances: bool = True, least: int = 1
+) -> tuple[NDArray[np.uint8], NDArray[np.uint16], int]:
+    """An image `(C, H, W)`, its labels `(H, W)`, and the number of channels of its file."""
+    image, bands = images.decoded(path, settings)
+    if min(image.shape[1:]) < least:
+        raise DataError(f"{path} has {image.shape[2]} x {image.shape[1]} pixels: at least {least} x {least} are needed")
+    labels = read_labels(label_path, instances)
+    if labels.shape != image.shape[1:]:
+        sizes = " and ".join(f"{shape[1]} x {shape[0]}" for shape in (image.shape[1:], labels.shape))
+        raise DataError(f"{path} and {label_path} differ in size, {sizes}: each pixel needs a label")
+    return (255 - image if settings.invert else image), labels, bands[0]
+
+
 def read_labels(path: Path, instances: bool) -> NDArray[np.uint16]:
     """A label map `(H, W)`: numbers of instances as they are, or 1 where any channel is above 0."""
     try:
-        with Image.open(path) as image:
+        with quiet(), Image.open(path) as image:
             if not instances and image.mode in ("P", "PA", "LA", "RGBA"):
                 values = np.asarray(image.convert("RGB"))  # transparency says nothing of a label
             else:
