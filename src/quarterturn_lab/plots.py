@@ -20,6 +20,7 @@ STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.color": "#e6e6e6",
     "svg.fonttype": "none",
     "svg.hashsalt": "quarterturn",
