@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
+from quarterturn_lab import cli
 from quarterturn_lab.config import Config, checked
 from quarterturn_lab.experiments import settings_of
 from quarterturn_lab.layers import ANSWERS, Questions
@@ -63,6 +65,17 @@ def tiny(row: str = "baseline", net: dict[str, Any] | None = None, **options: An
         "augment": {"flip": False},
     }
     return checked({**settings, **options})
+
+
+def call(arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command."""
+    code = 0
+    try:
+        cli.main(arguments.split())
+    except SystemExit as end:
+        code = int(end.code or 0)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
 def class_folders(root: Path, count: int = 12, classes: tuple[str, ...] = ("ant", "bee"), suffix: str = "png") -> Path:

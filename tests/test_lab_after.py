@@ -12,9 +12,8 @@ import labtools
 import numpy as np
 import pytest
 import torch
-from labtools import class_folders, galaxy_tree, nuclei_tree, small, tiny
+from labtools import call, class_folders, galaxy_tree, nuclei_tree, small, tiny
 from PIL import Image
-from test_lab_cli import call
 
 from quarterturn_lab import facts, predicting, runs, tables
 from quarterturn_lab.errors import DataError, RunError

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labtools import class_folders, tiny
+from labtools import call, class_folders, tiny
 from PIL import Image
 
-from quarterturn_lab import cli, runs, tables
+from quarterturn_lab import runs, tables
 from quarterturn_lab.report import report
 
 COMMANDS = ("train", "table", "evaluate", "check", "predict", "submit", "export", "report", "demo", "doctor")
@@ -33,17 +33,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
             config = tiny(row, seed=seed, epochs=2)
             runs.run(config, runs.directory_of(config, root))
     return root
-
-
-def call(arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    """Exit code, output and errors of a command."""
-    code = 0
-    try:
-        cli.main(arguments.split())
-    except SystemExit as end:
-        code = int(end.code or 0)
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -123,7 +123,7 @@ def test_what_has_no_partner_can_be_left_out(tmp_path: Path) -> None:
     data = galaxies.load(at(GALAXIES, root, longest=40, side=16, skip_bad=True))
     assert len(data.images) == 19
     (root / galaxies.IMAGES / "100008.png").write_bytes((root / galaxies.IMAGES / "100008.jpg").read_bytes())
-    with pytest.raises(DataError, match=r"two images of GalaxyID 100008: 100008\.jpg, 100008\.png"):
+    with pytest.raises(DataError, match=r"two images named 100008: 100008\.jpg, 100008\.png"):
         galaxies.load(at(GALAXIES, root, skip_bad=True))
 
 

@@ -104,9 +104,9 @@ def _scenes(folder: Path) -> dict[str, list[pairs.Pair]]:
     root, cells = aerial.inside(folder), nuclei.inside(folder)
     if (root / "train" / "sat").is_dir():
         parts = [part for part in aerial.PARTS if (root / part / "sat").is_dir()]
-        return {part: pairs.by_stem(root / part / "sat", root / part / "map", "", skip=False) for part in parts}
+        return {part: pairs.matched(root / part / "sat", root / part / "map", "", skip=False) for part in parts}
     if (cells / "images").is_dir() and (cells / "labels").is_dir():
-        return {str(cells): pairs.by_stem(cells / "images", cells / "labels", "", skip=False)}
+        return {str(cells): pairs.matched(cells / "images", cells / "labels", "", skip=False)}
     return {}
 
 

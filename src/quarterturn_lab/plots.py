@@ -41,7 +41,7 @@ def curves(series: dict[str, tuple[Array, Array, Array, Array]], title: str) -> 
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(5.2, 3.2))
         for colour, (name, (x, mean, low, high)) in zip(_colours(len(series)), series.items(), strict=True):
-            axes.plot(x, mean, color=colour, label=name, linewidth=1.6)
+            axes.plot(x, mean, color=colour, label=name, linewidth=1.6, marker="o" if len(x) == 1 else None)
             axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
         axes.set(xlabel="epoch", title=title)
         axes.legend(frameon=False)
