@@ -198,8 +198,6 @@ def test_wrong_contents_of_a_folder(tmp_path: Path) -> None:
     class_folders(tmp_path / "few", count=1)
     with pytest.raises(DataError, match="too few"):
         folder.load(settings(tmp_path / "few"))
-    with pytest.raises(DataError, match="no loader for galaxies yet"):
-        loaders.loader("galaxies")
     with pytest.raises(QuarterturnError, match="did you mean 'plankton'"):
         loaders.loader("plankto")
 

@@ -10,11 +10,11 @@ from torch import nn
 
 import quarterturn as qt
 from quarterturn_lab.build import build, initialise
-from quarterturn_lab.cli import Options
 from quarterturn_lab.config import Config, Precision, checked
 from quarterturn_lab.experiments import AUGMENT_OPTIONS, EXPERIMENTS, NET_OPTIONS, settings_of, split_name
-from quarterturn_lab.layers import QUESTIONS, Questions, SymmetricConv, smallest_subgroup
+from quarterturn_lab.layers import ANSWERS, QUESTIONS, Questions, SymmetricConv, smallest_subgroup
 from quarterturn_lab.nets import BUILDINGS, GALAXIES, PLANKTON, ROWS, Net, edited, restaged
+from quarterturn_lab.options import Options
 
 # notes on the reconstruction: docs/decisions/0020. All counts are weights and biases.
 COUNTS = {
@@ -165,14 +165,63 @@ def test_options_where_the_paper_is_silent() -> None:
         assert type(build(replace(GALAXIES, output=output, stages=((8,),)))[-1]) is kind
 
 
+# docs: columns (0-based, end excluded) of each question, and the column whose share of the votes was asked it.
+TREE = (
+    (0, 3, None),
+    (3, 5, 1),
+    (5, 7, 4),
+    (7, 9, 4),
+    (9, 13, 4),
+    (13, 15, None),
+    (15, 18, 0),
+    (18, 25, 13),
+    (25, 28, 3),
+    (28, 31, 7),
+    (31, 37, 7),
+)
+
+
 def test_the_questions_of_galaxy_zoo() -> None:
-    answers = Questions()(torch.rand(5, 37) + 0.1)
-    for start, end, parent in QUESTIONS:
+    votes = torch.rand(5, 37) + 0.1
+    answers = Questions()(votes)
+    for start, end, parent in TREE:
         expected = torch.ones(5) if parent is None else answers[:, parent]
         torch.testing.assert_close(answers[:, start:end].sum(1), expected)
-    assert sorted(i for start, end, _ in QUESTIONS for i in range(start, end)) == list(range(37))
-    with pytest.raises(qt.ShapeError, match="all 37 answers"):
-        Questions()(torch.rand(5, 17))
+        shares = votes[:, start:end] / votes[:, start:end].sum(1, keepdim=True)
+        torch.testing.assert_close(answers[:, start:end], shares * expected[:, None])
+    assert (len(QUESTIONS), len(ANSWERS), ANSWERS[0], ANSWERS[-1]) == (11, 37, "Class1.1", "Class11.6")
+    assert Questions()(-votes).abs().max() == 0  # rectified
+
+
+def test_the_decision_tree_of_a_part_of_the_answers() -> None:
+    """In any order of columns; a question may be missing as a whole, with all that follow from it."""
+    names = tuple(name for name in ANSWERS if name.split(".")[0] in ("Class1", "Class2", "Class6", "Class7", "Class8"))
+    order = torch.randperm(17)
+    shuffled = tuple(names[i] for i in order)
+    votes = torch.rand(4, 17)
+    answers = Questions(names)(votes)
+    torch.testing.assert_close(Questions(shuffled)(votes[:, order]), answers[:, order])
+    column = {name: answers[:, i] for i, name in enumerate(names)}
+    torch.testing.assert_close(sum(column[f"Class8.{i}"] for i in range(1, 8)), column["Class6.1"])
+    torch.testing.assert_close(column["Class7.1"] + column["Class7.2"] + column["Class7.3"], column["Class1.1"])
+    with pytest.raises(qt.OptionError, match="question 8 needs Class8.7"):
+        Questions(names[:-1])
+    with pytest.raises(qt.OptionError, match="question 2 needs Class1.2"):
+        Questions(("Class2.1", "Class2.2"))
+    with pytest.raises(qt.OptionError, match="does not know 'redshift'"):
+        Questions((*names, "redshift"))
+    with pytest.raises(qt.OptionError, match="needs 37 outputs, got 17"):
+        build(replace(GALAXIES, output="questions", outputs=17, stages=((8,),)))
+
+
+def test_the_decision_tree_starts_with_every_vote_alive() -> None:
+    net = build(replace(TINY, channels=3, outputs=37, output="questions", hidden=(16, 16)))
+    initialise(net, 0)
+    x = torch.randn(4, 3, 15, 15)
+    answers = net(x)
+    assert answers[:, :3].sub(1 / 3).abs().max() < 0.2
+    answers.square().sum().backward()
+    assert (net.output.bias.grad.abs() > 0).sum() >= 30
 
 
 def test_initialisation_is_he_over_the_rolled_inputs_with_a_small_output() -> None:

@@ -20,6 +20,7 @@ from quarterturn_lab import files, loop, metrics, runs
 from quarterturn_lab.config import Config, difference, read
 from quarterturn_lab.data import load
 from quarterturn_lab.errors import ConfigError, RunError
+from quarterturn_lab.evaluation import evaluate
 from quarterturn_lab.nets import ROWS
 from quarterturn_lab.progress import Bars, clock
 from quarterturn_lab.sweep import sweep
@@ -93,7 +94,7 @@ def test_a_run_directory_has_everything(tmp_path: Path) -> None:
     assert [("test_cross_entropy" in record) for record in runs.records(tmp_path)] == [False, True, True]
     opened, data, net = runs.opened(tmp_path)
     assert opened == config
-    again = loop.evaluate(net, data, data.test, torch.device("cpu"))
+    again = evaluate(config, net, data, data.test, torch.device("cpu"))
     assert again["cross_entropy"] == pytest.approx(result["test"]["cross_entropy"], abs=1e-9)
 
 

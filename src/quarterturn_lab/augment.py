@@ -53,10 +53,40 @@ def matrices(warps: Augment, seed: int, epoch: int, images: NDArray[np.int64]) -
     return torch.from_numpy(np.concatenate([scale @ skew @ turn, shift[:, :, None]], axis=2)).float()
 
 
-def warped(images: Tensor, maps: Tensor) -> Tensor:
-    """Each image `(C, S, S)` seen through its own affine map, bilinear, zero outside."""
-    grid = F.affine_grid(maps.to(images), list(images.shape), align_corners=False)
-    return F.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+def warped(
+    images: Tensor, maps: Tensor, side: int | None = None, border: str = "zeros", mode: str = "bilinear"
+) -> Tensor:
+    """Each image `(C, S, S)` seen through its own affine map, as `(C, side, side)`: what is between is interpolated.
+
+    Maps are those of the smaller square in the middle, so that images larger than `side` are room to look into.
+    """
+    size = [*images.shape[:2], *(side or length for length in images.shape[2:])]
+    grid = F.affine_grid((maps * (size[2] / images.shape[2])).to(images), size, align_corners=False)
+    return F.grid_sample(images, grid, mode=mode, padding_mode=border, align_corners=False)
+
+
+def room(warps: Augment, side: int) -> int:
+    """The side of the square from which any of the warps can fill one of the given side without looking outside."""
+    corner = 2**0.5 if warps.rotate or warps.shear else 1.0
+    reach = corner * warps.zoom * warps.stretch * (1 + np.tan(np.deg2rad(warps.shear))) + 2 * warps.shift
+    extra = int(np.ceil(side * reach)) - side
+    return side + extra + extra % 2  # the middle stays on the same pixels
+
+
+# The first principal component of galaxies' colours, of values in [0, 1] (Dieleman, Willett & Dambre 2015).
+COLOUR = (-0.0148366, -0.01253134, -0.01040762)
+
+
+def colours(warps: Augment, seed: int, epoch: int, images: NDArray[np.int64]) -> Tensor:
+    """`(N, 3, 1, 1)` to be added to red, green and blue in [0, 1]: a normal number times the principal component."""
+    u = uniforms(seed, epoch, images, 9)[:, 7:]  # those before are of the warps
+    normal = np.sqrt(-2 * np.log1p(-u[:, 0])) * np.cos(2 * np.pi * u[:, 1])
+    return torch.from_numpy(warps.colour * normal[:, None] * np.array(COLOUR)).float()[:, :, None, None]
+
+
+def corners(seed: int, epoch: int, images: NDArray[np.int64]) -> NDArray[np.float64]:
+    """`(N, 2)` numbers in [0, 1): where a tile is taken from."""
+    return uniforms(seed, epoch, images, 11)[:, 9:]
 
 
 def turned(images: Tensor, degrees: float) -> Tensor:

@@ -7,12 +7,22 @@ from torch import nn
 
 import quarterturn as qt
 from quarterturn import Group
-from quarterturn_lab.layers import CosetPool, CosetsToOne, Questions, SymmetricConv, smallest_subgroup
+from quarterturn_lab.layers import (
+    ANSWERS,
+    CosetPool,
+    CosetsToOne,
+    Join,
+    Keep,
+    Questions,
+    SymmetricConv,
+    UNet,
+    smallest_subgroup,
+)
 from quarterturn_lab.nets import Net
 from quarterturn_lab.seeds import key
 
 Rotate = Literal["maps", "filters"]
-OUTPUTS = {"relu": nn.ReLU, "sigmoid": nn.Sigmoid, "questions": Questions}
+OUTPUTS = {"relu": nn.ReLU, "sigmoid": nn.Sigmoid}
 
 
 def build(net: Net, rotate: Rotate = "maps") -> nn.Sequential:
@@ -25,6 +35,13 @@ def build(net: Net, rotate: Rotate = "maps") -> nn.Sequential:
     return _Builder(net, rotate).build()
 
 
+def filters_twin(net: Net, module: nn.Module) -> nn.Module:
+    """The same network with the same weights, turning its filters: it takes images of any shape."""
+    twin = build(net, "filters")
+    twin.load_state_dict(module.state_dict())
+    return twin.to(next(module.parameters()).device).train(module.training)
+
+
 class _Builder:
     """Adds layer after layer, and knows what the features look like after the last one."""
 
@@ -34,7 +51,7 @@ class _Builder:
         self.net, self.rotate = net, rotate
         self.group = qt.named(net.group) if net.group else None
         self.method: str = net.method if self.group else "plain"
-        self.sequence = nn.Sequential()
+        self.sequence = UNet() if net.unet else nn.Sequential()
         self.features, self.side = net.channels, net.side
         self.has_pathways = False  # between the first convolution and the pool over pathways, or the stack
 
@@ -49,15 +66,27 @@ class _Builder:
     # --- convolutions
 
     def _convolutions(self) -> None:
-        net, number = self.net, 0
+        net, kept = self.net, []
+        self.number = 0
         for stage, widths in enumerate(net.stages, start=1):
-            for width in widths:
-                number += 1
-                self._conv(f"conv{number}", width // net.divide, net.kernel, net.kernel // 2 if net.same else 0)
-                self._add(f"relu{number}", nn.ReLU())
-                self.side -= 0 if net.same else net.kernel - 1
-            if net.pooled:
-                self._shrink(f"shrink{stage}")
+            self._stage(widths)
+            if net.unet and stage < len(net.stages):
+                self._add(f"keep{stage}", Keep())
+                kept.append(self.features)
+            if net.pooled and not (net.unet and stage == len(net.stages)):
+                self._shrink(f"shrink{stage}", 2 if net.unet else 3)
+        for stage in range(len(kept), 0, -1):
+            self._add(f"join{stage}", Join())
+            self.features += kept[stage - 1]
+            self._stage(net.stages[stage - 1])
+
+    def _stage(self, widths: tuple[int, ...]) -> None:
+        net = self.net
+        for width in widths:
+            self.number += 1
+            self._conv(f"conv{self.number}", width // net.divide, net.kernel, net.kernel // 2 if net.same else 0)
+            self._add(f"relu{self.number}", nn.ReLU())
+            self.side -= 0 if net.same else net.kernel - 1
 
     def _conv(self, name: str, width: int, kernel: int, padding: int) -> None:
         """A convolution that goes with the method; this is the one place where layers of the library are chosen."""
@@ -79,12 +108,12 @@ class _Builder:
             self._add(f"oriented_max_{name}", qt.Pool(group, "max", rotate=rotate))
         self.has_pathways = self.method in ("pool", "stack", "gradual-pool")
 
-    def _shrink(self, name: str) -> None:
+    def _shrink(self, name: str, window: int) -> None:
         if self.group is not None and self.has_pathways:
-            self._add(name, qt.MaxPool(self.group, 3, 2, ceil_mode=True, rotate=self.rotate))
+            self._add(name, qt.MaxPool(self.group, window, 2, ceil_mode=True, rotate=self.rotate))
         else:
-            self._add(name, nn.MaxPool2d(3, 2, ceil_mode=True))
-        self.side = max(1, -(-(self.side - 3) // 2) + 1)
+            self._add(name, nn.MaxPool2d(window, 2, ceil_mode=True))
+        self.side = max(1, -(-(self.side - window) // 2) + 1)
 
     def _leave_pathways_by_stack(self, group: Group) -> None:
         if self.rotate == "maps":
@@ -181,21 +210,29 @@ class _Builder:
         self.has_pathways = False
 
     def _output_nonlinearity(self) -> None:
-        if self.net.output != "linear":
+        if self.net.output == "questions":
+            answers = self.net.answers or ANSWERS
+            if len(answers) != self.net.outputs:
+                raise qt.OptionError(f'output="questions" needs {len(answers)} outputs, got {self.net.outputs}')
+            self._add("questions_output", Questions(answers))
+        elif self.net.output != "linear":
             self._add(f"{self.net.output}_output", OUTPUTS[self.net.output]())
 
 
 def initialise(module: nn.Module, seed: int, output_scale: float = 0.1) -> None:
     """He-normal over all inputs of a filter, rolled ones included; biases zero; a small output layer (Xavier, scaled).
 
+    The biases before the decision tree are one: it rectifies, and a question without a vote would never learn.
+
     Each tensor has random numbers of its own, from the seed and its name: the same in both ways to rotate.
     """
     modules = dict(module.named_modules())
+    has_questions = any(isinstance(layer, Questions) for layer in modules.values())
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             owner, _, kind = name.rpartition(".")
             if kind == "bias":
-                parameter.zero_()
+                parameter.fill_(1.0 if name == "output.bias" and has_questions else 0.0)
             elif parameter.dim() > 1:
                 fan_in = getattr(modules[owner], "fan_in", parameter[0].numel())
                 std = (2 / fan_in) ** 0.5

@@ -2,11 +2,12 @@
 
 import signal
 import sys
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 from cyclopts import App, Parameter
+
+from quarterturn_lab.options import Options
 
 
 def _version() -> str:
@@ -23,122 +24,6 @@ app = App(
 )
 data_app = App(name="data", help="Look at a data folder.")
 app.command(data_app)
-
-
-@Parameter(name="*")
-@dataclass(frozen=True)
-class Options:
-    """Settings that replace those of the experiment.
-
-    Parameters
-    ----------
-    data
-        The folder of the images; the synthetic set needs none.
-    group
-        The group of a row with pathways, such as C4, D4, C2 or mirror.
-    rotate
-        Turn the maps or the filters: the same network, other memory and speed.
-    epochs
-        How often each training image is seen.
-    batch
-        Images in a batch.
-    divide_batch
-        Divide the batch by the number of pathways, as the paper did.
-    lr
-        Adam's learning rate.
-    drops
-        Parts of the run after which the learning rate is tenfold lower.
-    dropout
-        Before each dense layer.
-    output_scale
-        Scale of the output layer's initial weights.
-    weight_decay
-        On weights, not on biases.
-    clip
-        Largest norm of the gradient.
-    side
-        Side of the network's input, in pixels.
-    channels
-        1 for grey, 3 for colour.
-    longest
-        The longest side of an image is scaled to this many pixels.
-    invert
-        Make white the background.
-    train_size
-        Train on a stratified draw of this many images.
-    stages
-        Convolutions before each spatial pool, such as 2-2-4-2.
-    pool_at
-        Pool the pathways before or after the output layer.
-    relu_after
-        A ReLU after the pathways are pooled.
-    output
-        Nonlinearity of the output layer.
-    turn
-        Training images are turned by up to this many degrees.
-    shift
-        ... shifted by up to this part of their side.
-    zoom
-        ... zoomed by up to this factor.
-    shear
-        ... sheared by up to this many degrees.
-    stretch
-        ... stretched by up to this factor.
-    flip
-        ... flipped, half of them.
-    precision
-        bf16 and fp16 train faster where the machine has them.
-    compile
-        Use torch.compile: slow to start, faster later.
-    threads
-        Threads of one run; the same number gives the same digits.
-    device
-        auto, cpu, cuda, cuda:1, ...
-    skip_bad
-        Leave out images that cannot be read, and count them.
-    max_pixels
-        Refuse images with more pixels than this.
-    checkpoint_seconds
-        Save a checkpoint this often.
-    tensorboard
-        Write TensorBoard records too.
-    """
-
-    data: str | None = None
-    group: str | None = None
-    rotate: Literal["maps", "filters"] | None = None
-    epochs: int | None = None
-    batch: int | None = None
-    divide_batch: bool | None = None
-    lr: float | None = None
-    drops: tuple[float, ...] | None = None
-    dropout: float | None = None
-    output_scale: float | None = None
-    weight_decay: float | None = None
-    clip: float | None = None
-    side: int | None = None
-    channels: int | None = None
-    longest: int | None = None
-    invert: bool | None = None
-    train_size: int | None = None
-    stages: str | None = None
-    pool_at: Literal["before-output", "after-output"] | None = None
-    relu_after: bool | None = None
-    output: Literal["linear", "relu", "sigmoid", "questions"] | None = None
-    turn: float | None = None
-    shift: float | None = None
-    zoom: float | None = None
-    shear: float | None = None
-    stretch: float | None = None
-    flip: bool | None = None
-    precision: Literal["fp32", "bf16", "fp16"] | None = None
-    compile: bool | None = None
-    threads: int | None = None
-    device: str | None = None
-    skip_bad: bool | None = None
-    max_pixels: int | None = None
-    checkpoint_seconds: float | None = None
-    tensorboard: bool | None = None
 
 
 DEFAULTS = Options()
@@ -171,7 +56,7 @@ def train(
     """
     from quarterturn_lab.commands import train_one
 
-    train_one(name, seed, net, runs_dir, _given(options))
+    train_one(name, seed, net, runs_dir, options.given())
 
 
 @app.command
@@ -205,7 +90,7 @@ def table(
     """
     from quarterturn_lab.commands import run_table
 
-    run_table(experiment, runs, rows, jobs, runs_dir, _given(options))
+    run_table(experiment, runs, rows, jobs, runs_dir, options.given())
 
 
 @app.command
@@ -229,7 +114,7 @@ def evaluate(run: Path, *, turns: int = 4, data: str | None = None) -> None:
 
 
 @app.command
-def check(run: Path, *, group: str | None = None, data: str | None = None) -> None:
+def check(run: Path, *, group: str | None = None, whole: bool = False, data: str | None = None) -> None:
     """The equivariance of a trained network, layer by layer, in float64; ends with code 1 where it is not invariant.
 
     Example: quarterturn check runs/synthetic/roll-all-quarter/seed0
@@ -240,12 +125,104 @@ def check(run: Path, *, group: str | None = None, data: str | None = None) -> No
         The run directory.
     group
         Check against this group; by default the network's own, or C4 for a plain one.
+    whole
+        Turn all whole test images too, where the network labels each pixel.
     data
         The folder of the images, where it has moved.
     """
     from quarterturn_lab.commands import check_run
 
-    sys.exit(0 if check_run(run, group, data) else 1)
+    sys.exit(0 if check_run(run, group, data, whole) else 1)
+
+
+@app.command
+def predict(
+    *paths: str,
+    out: Path,
+    onnx: Path | None = None,
+    batch: int = 64,
+    convert: bool = False,
+    grey: bool = False,
+    device: str = "auto",
+) -> None:
+    """What a trained network says of images: a table of probabilities, or a mask for each image.
+
+    Networks that label each pixel take images of any size. All is written at the end, or nothing.
+
+    Example: quarterturn predict runs/galaxies/pool-mean/seed0 DIR/images_test_rev1 --out answers.csv
+
+    Parameters
+    ----------
+    paths
+        The run directory, then images: files, folders, or quoted patterns. With --onnx images alone.
+    out
+        The table to write; for masks a folder, or a picture for one image.
+    onnx
+        Use this file of `quarterturn export` instead of a run: through onnxruntime, without torch.
+    batch
+        Images at a time.
+    convert
+        Take grey images for colour ones and the other way round, though the training had none such.
+    grey
+        Masks as probabilities, from 0 to 255, instead of 0 and 255.
+    device
+        auto, cpu, cuda, cuda:1, ...
+    """
+    from quarterturn_lab.after import predict_files
+
+    predict_files(paths, out, onnx, batch, convert, grey, device)
+
+
+@app.command
+def submit(
+    run: Path,
+    *,
+    sample: Path,
+    images: Path | None = None,
+    out: Path | None = None,
+    batch: int = 64,
+    device: str = "auto",
+) -> None:
+    """Kaggle's submission file for plankton or galaxies: the sample's columns and rows, the network's answers.
+
+    Example: quarterturn submit runs/galaxies/pool-mean/seed0 --sample all_zeros_benchmark.csv
+
+    Parameters
+    ----------
+    run
+        The run directory.
+    sample
+        The sample submission of the challenge.
+    images
+        The images to predict; by default test/ (plankton) or images_test_rev1/ (galaxies) beside the training images.
+    out
+        The file to write; by default submission.csv in the run directory.
+    batch
+        Images at a time.
+    device
+        auto, cpu, cuda, cuda:1, ...
+    """
+    from quarterturn_lab.after import submit_run
+
+    submit_run(run, sample, images, out, batch, device)
+
+
+@app.command
+def export(run: Path, *, onnx: Path) -> None:
+    """A trained network as an ONNX file of ordinary layers, compared with the network before it is kept.
+
+    Example: quarterturn export runs/galaxies/pool-mean/seed0 --onnx galaxies.onnx
+
+    Parameters
+    ----------
+    run
+        The run directory.
+    onnx
+        The file to write; `quarterturn predict --onnx` takes it.
+    """
+    from quarterturn_lab.after import export_file
+
+    export_file(run, onnx)
 
 
 @app.command
@@ -299,14 +276,14 @@ def doctor() -> None:
 
 @data_app.command
 def info(folder: Path) -> None:
-    """What a data folder holds: classes, images, sizes.
+    """What a data folder holds: classes or answers, images, sizes.
 
     Example: quarterturn data info ../data/plankton
 
     Parameters
     ----------
     folder
-        A folder of class folders, plankton's, or MNIST's.
+        Class folders, plankton's, MNIST's, galaxies', aerial images' or nuclei's.
     """
     from quarterturn_lab.inspect import info as look
 
@@ -322,17 +299,13 @@ def verify(folder: Path, *, max_pixels: int = 64_000_000) -> None:
     Parameters
     ----------
     folder
-        A folder of class folders, plankton's, or MNIST's.
+        Class folders, plankton's, MNIST's, galaxies', aerial images' or nuclei's.
     max_pixels
         Larger images count as bad.
     """
     from quarterturn_lab.inspect import verify as look
 
     sys.exit(0 if look(folder, max_pixels) else 1)
-
-
-def _given(options: Options) -> dict[str, Any]:
-    return {name: value for name, value in asdict(options).items() if value is not None}
 
 
 def main(arguments: list[str] | None = None) -> None:

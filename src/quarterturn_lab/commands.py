@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -15,14 +14,17 @@ import quarterturn as qt
 from quarterturn.errors import unknown
 from quarterturn_lab import loop, runs, tables
 from quarterturn_lab.config import Config, checked
+from quarterturn_lab.data.dataset import Dataset, Scenes
 from quarterturn_lab.errors import ConfigError
+from quarterturn_lab.evaluation import examples, labels_of, predict, scene_error
 from quarterturn_lab.experiments import experiment_of, settings_of, split_name
 from quarterturn_lab.files import write_atomically
-from quarterturn_lab.metrics import confusion, recalls, scores
+from quarterturn_lab.metrics import confusion, recalls, rmse
 from quarterturn_lab.nets import ROWS
 from quarterturn_lab.progress import Bars, clock
 from quarterturn_lab.report import report
 from quarterturn_lab.sweep import sweep
+from quarterturn_lab.tasks import TASKS, Scores
 
 # The longest first.
 DEMO: dict[str, dict[str, Any]] = {
@@ -48,9 +50,9 @@ def train_one(name: str, seed: int, factory: str | None, root: Path, options: di
         result = runs.run(
             config, directory, lambda step, total, loss: bars.update(label, step, total, loss, config.batch_images)
         )
-    for part in ("test", "test_4_turns", "train"):
-        found = result[part]
-        print(f"{part:>12}  cross-entropy {found['cross_entropy']:.4f}  accuracy {found['accuracy']:.2%}")
+    for part in ("test", "test_4_turns", "valid", "train"):
+        if part in result:
+            print(f"{part:>12}  {described(result['task'], result[part])}")
     print(f"{result['parameters']:,} parameters, {result['cpu_seconds']} CPU seconds -> {directory}")
 
 
@@ -114,35 +116,69 @@ def _written(root: Path, experiment: str) -> list[str]:
     return [f"table: {path}" for path in paths]
 
 
+def described(task_name: str, scores: Scores) -> str:
+    """The scores that a task is about, as text."""
+    task = TASKS[task_name]
+    text = f"{task.name} {scores[task.score]:.{task.digits}f}"
+    if task.second:
+        text += f"  {task.second_name} {task.second_factor * scores[task.second]:.{task.digits - 2}f}"
+    return text
+
+
 def evaluate_run(directory: Path, turns: int, data_folder: str | None) -> None:
-    """Print scores and recalls; write evaluation.json with the confusion matrix into the run directory."""
+    """Print scores, and what there is to say of single classes or answers; write it all into evaluation.json."""
     if turns < 1:
         raise ConfigError(f"--turns {turns}: give the number of angles to average over, 1 or more")
     config, data, net = runs.opened(directory, data_folder)
     device = loop.pick_device(config.device)
     angles = tuple(360.0 * i / turns for i in range(turns))
-    plain = loop.predict(net.to(device), data, data.test, device)
-    averaged = loop.predict(net, data, data.test, device, angles)
-    labels = data.labels[data.test]
-    counts = confusion(plain, labels)
-    result = {"test": scores(plain, labels), f"test, {turns} turns averaged": scores(averaged, labels)}
-    for name, found in result.items():
+    plain = predict(config, net.to(device), data, data.test, device)
+    averaged = predict(config, net, data, data.test, device, angles)
+    labels = labels_of(config, data, data.test)
+    scores = TASKS[data.task].scores
+    record: dict[str, Any] = {"test": scores(plain, labels), f"test, {turns} turns averaged": scores(averaged, labels)}
+    for name, found in record.items():
         print(f"{name}: " + "  ".join(f"{key} {value:.4f}" for key, value in found.items()))
+    if data.task == "classes":
+        record |= _class_by_class(plain, labels, data.classes)
+    elif data.task == "answers":
+        record |= _answer_by_answer(plain, labels, data.classes)
+    else:
+        each = [scores([p], [t]) for p, t in zip(plain, labels, strict=True)]
+        record["images"] = {data.names[i]: found for i, found in zip(data.test, each, strict=True)}
+        for name, found in record["images"].items():
+            print(f"{name}: " + "  ".join(f"{key} {value:.4f}" for key, value in found.items()))
+    write_atomically(directory / "evaluation.json", json.dumps(record))
+    print(f"\nall of it: {directory / 'evaluation.json'}")
+
+
+def _class_by_class(probabilities: Any, labels: Any, classes: tuple[str, ...]) -> dict[str, Any]:
+    counts = confusion(probabilities, labels)
     print(f"\n{'recall':>8}  {'images':>6}  class (most often taken for)")
     for label in np.argsort(np.nan_to_num(recalls(counts), nan=2.0)):
         others = np.where(np.arange(len(counts)) == label, -1, counts[label])
-        taken = f" ({data.classes[others.argmax()]}, {others.max()})" if others.max() > 0 else ""
-        print(f"{recalls(counts)[label]:8.3f}  {counts[label].sum():6d}  {data.classes[label]}{taken}")
-    record = {**result, "classes": list(data.classes), "confusion": counts.tolist()}
-    write_atomically(directory / "evaluation.json", json.dumps(record))
-    print(f"\nconfusion matrix: {directory / 'evaluation.json'}")
+        taken = f" ({classes[others.argmax()]}, {others.max()})" if others.max() > 0 else ""
+        print(f"{recalls(counts)[label]:8.3f}  {counts[label].sum():6d}  {classes[label]}{taken}")
+    return {"classes": list(classes), "confusion": counts.tolist()}
 
 
-def check_run(directory: Path, group_name: str | None, data_folder: str | None) -> bool:
+def _answer_by_answer(predicted: Any, labels: Any, answers: tuple[str, ...]) -> dict[str, Any]:
+    """Beside the error of each answer that of its mean, which knows nothing of the image."""
+    found = {}
+    print(f"\n{'RMSE':>8}  {'of mean':>8}  answer")
+    for i, name in enumerate(answers):
+        found[name] = rmse(predicted[:, i], labels[:, i])
+        print(f"{found[name]:8.4f}  {float(labels[:, i].std()):8.4f}  {name}")
+    return {"answers": found}
+
+
+def check_run(directory: Path, group_name: str | None, data_folder: str | None, whole: bool) -> bool:
     """Print the law and the error of each layer; whether the network's answer is invariant (or turns along)."""
     config, data, net = runs.opened(directory, data_folder)
     group = qt.named(group_name or config.net.group or "C4")
-    images = loop.prepared(torch.from_numpy(data.images[data.test[:4]]), loop.scale_of(data)).double()
+    if whole and isinstance(data, Dataset):
+        raise ConfigError("--whole is for networks that label each pixel; this one answers for the image")
+    images = examples(config, data, data.test[:4]).double()
     net = net.double()
     print(f"{'layer':>22}  {'kind':<16} {'law under ' + group.name:<24} relative error")
     for layer in qt.laws_by_layer(net, group, images):
@@ -155,4 +191,11 @@ def check_run(directory: Path, group_name: str | None, data_folder: str | None) 
         return False
     worst = max(qt.equivariance_error(net, group, images).relative)
     print(f"\nequivariant to {group.name}: the largest relative error of the answer is {worst:.1e}")
+    if whole and isinstance(data, Scenes):
+        for i in data.test:
+            found = scene_error(config, net.float(), data, int(i), group)
+            size = " x ".join(map(str, data.images[int(i)].shape[:0:-1]))
+            print(f"{data.names[i]}, {size}: its mask turns along, the largest change of a probability is {found:.1e}")
+            if found > 1e-4:
+                return False
     return True

@@ -24,6 +24,8 @@ class Augment(BaseModel):
     shear: Annotated[float, Field(ge=0, lt=80)] = 0.0  # degrees, uniform in [-shear, shear]
     stretch: Annotated[float, Field(ge=1)] = 1.0  # log-uniform; one axis by it, the other by its inverse
     flip: bool = True  # off where mirror images are of different classes
+    colour: Annotated[float, Field(ge=0)] = 0.0  # brightness along the colours' first principal component, sd
+    border: Literal["zeros", "reflection"] = "zeros"  # what lies outside the image
 
 
 class Config(BaseModel):
@@ -42,7 +44,9 @@ class Config(BaseModel):
     data: str | None = None  # the folder
     longest: int | None = Field(None, ge=1)  # the longest side of an image is scaled to this; None: to the whole side
     invert: bool = False
-    train_size: int | None = Field(None, ge=2)  # a stratified draw of the training part, another one for each seed
+    train_size: int | None = Field(None, ge=2)  # a draw of the training part, by classes, another one for each seed
+    floats: bool = False  # keep the files' own values and channels, instead of bytes
+    tiles: int = Field(1, ge=1)  # how many tiles of each training image an epoch sees, where there are masks
     skip_bad: bool = False
     max_pixels: int = Field(64_000_000, ge=1)  # larger images are refused
 
@@ -72,6 +76,10 @@ class Config(BaseModel):
             raise ValueError(f"drops are parts of the run, between 0 and 1, got {self.drops}")
         if self.divide_batch and self.batch < self.net.pathways:
             raise ValueError(f"a batch of {self.batch} cannot be divided by {self.net.pathways} pathways")
+        if self.floats and self.invert:
+            raise ValueError("invert makes white the background of pictures; floats have their own")
+        if self.augment.colour and (self.net.channels != 3 or self.floats):
+            raise ValueError(f"colour needs red, green and blue, not {self.net.channels} channels or floats")
         return self
 
     @property

@@ -5,7 +5,7 @@ from typing import Any
 
 from quarterturn.errors import unknown
 from quarterturn_lab.errors import ConfigError
-from quarterturn_lab.nets import BUILDINGS, GALAXIES, PLANKTON, ROWS, Net, edited, restaged
+from quarterturn_lab.nets import BUILDINGS, GALAXIES, NUCLEI, PLANKTON, ROWS, Net, edited, restaged
 
 POOLING = ("pool-mean", "pool-rms", "pool-max", "mean-relu", "rms-relu", "max-relu")
 CONTROLS = ("baseline-linear", "baseline-half-linear")
@@ -30,7 +30,7 @@ class Experiment:
     rows: tuple[str, ...]
     settings: dict[str, Any] = field(default_factory=dict)
     paper: dict[str, Printed] = field(default_factory=dict)
-    metric: str = "cross-entropy"
+    task: str = "classes"
 
 
 # Tables 2, 3 and 4.
@@ -64,6 +64,12 @@ PAPER_BUILDINGS = {
 # The small network of the pilot study: it fits a CPU.
 SMALL = Net(channels=1, side=31, stages=((16, 16), (32, 32), (64, 64)), hidden=(256, 256), outputs=121, dropout=0.2)
 PLANKTON_WARPS = {"shift": 10 / 95, "zoom": 1.6, "shear": 20.0, "stretch": 1.3, "flip": True}
+
+# Those of the author's galaxies network; shifts are by 4 of 424 pixels, a pixel of the 64.
+GALAXY_WARPS = {"shift": 1 / 64, "zoom": 1.3, "flip": True, "colour": 0.5, "border": "reflection"}
+GALAXY_ROWS = ("baseline", "baseline-half", *CONTROLS, "pool-mean", "roll-all-quarter", "roll-dense-half")
+AERIAL = {"eval_points": 4, "eval_train": 4, "augment": {"flip": True, "border": "reflection"}}
+AERIAL_ROWS = ("baseline", "baseline-half", "pool-mean", "roll-all-quarter", "roll-all-half")
 
 EXPERIMENTS: dict[str, Experiment] = {
     "synthetic": Experiment(
@@ -106,28 +112,68 @@ EXPERIMENTS: dict[str, Experiment] = {
         {"epochs": 40, "batch": 64, "divide_batch": False, "augment": {"shift": 0.08, "zoom": 1.3, "flip": True}},
     ),
     "galaxies": Experiment(
-        "the paper's galaxies network (its loader is still to come: only the network is here)",
+        "the paper's galaxies network, 64 x 64, all training images: days on a CPU",
         GALAXIES,
         "galaxies",
-        ("baseline", "baseline-half", *CONTROLS, "pool-mean", "roll-all-quarter", "roll-dense-half"),
-        {},
+        GALAXY_ROWS,
+        {"epochs": 100, "longest": 106, "augment": GALAXY_WARPS},
         PAPER_GALAXIES,
-        "RMSE",
+        "answers",
+    ),
+    "galaxies-small": Experiment(
+        "galaxies at 33 x 33, a small network: CPU minutes on a few thousand images",
+        replace(SMALL, channels=3, side=33, outputs=37, output="sigmoid"),
+        "galaxies",
+        GALAXY_ROWS,
+        {"epochs": 20, "batch": 32, "divide_batch": False, "drops": (0.75, 0.92), "longest": 53}
+        | {"augment": GALAXY_WARPS},
+        PAPER_GALAXIES,
+        "answers",
     ),
     "buildings": Experiment(
-        "the paper's aerial images network (its loader is still to come: only the network is here)",
+        "the paper's aerial images network on 80 x 80 tiles: days on a CPU",
         BUILDINGS,
-        "buildings",
-        ("baseline", "baseline-half", "pool-mean", "roll-all-quarter", "roll-all-half"),
-        {},
+        "aerial",
+        AERIAL_ROWS,
+        {"epochs": 40, "tiles": 256, **AERIAL},
         PAPER_BUILDINGS,
-        "AUC",
+        "pixels",
+    ),
+    "roads": Experiment(
+        "the paper's aerial images network on the sister set, roads: days on a CPU",
+        BUILDINGS,
+        "aerial",
+        AERIAL_ROWS,
+        {"epochs": 40, "tiles": 32, **AERIAL},
+        {},
+        "pixels",
+    ),
+    "roads-small": Experiment(
+        "roads or buildings with a quarter of the filters and 32 tiles of each image: CPU minutes on a few images",
+        replace(BUILDINGS, stages=((8,) * 5 + (16,) * 5,), hidden=(64,)),
+        "aerial",
+        AERIAL_ROWS,
+        {"epochs": 20, "tiles": 32, "batch": 16, "divide_batch": False, **AERIAL},
+        {},
+        "pixels",
+    ),
+    "nuclei": Experiment(
+        "a small U-Net on microscopy images: which pixels belong to a nucleus",
+        NUCLEI,
+        "nuclei",
+        ("baseline", "baseline-half", "baseline-linear", "pool-mean", "roll-all-quarter", "roll-all-half"),
+        {"epochs": 20, "batch": 16, "divide_batch": False, "eval_points": 4, "eval_train": 50}
+        | {"augment": {"zoom": 1.2, "border": "reflection"}},
+        {},
+        "instances",
     ),
 }
 
 NET_OPTIONS = ("side", "channels", "outputs", "dropout", "group", "pool_at", "relu_after", "output")
 AUGMENT_OPTIONS = {"turn": "rotate", "shift": "shift", "zoom": "zoom", "shear": "shear", "stretch": "stretch"} | {
-    "flip": "flip"
+    "flip": "flip",
+    "colour": "colour",
+    "border": "border",
 }
 
 

@@ -1,4 +1,4 @@
-"""Layers that the paper's related work needs and the library does not have."""
+"""Layers that the library does not have: for the paper's related work, a U-Net, and Galaxy Zoo's decision tree."""
 
 import torch
 from torch import Tensor, nn
@@ -86,32 +86,91 @@ class SymmetricConv(nn.Module):
         return f"{self.group.name}, {inputs}, {outputs}, kernel_size={self.kernel}, orbits={orbits}"
 
 
-# The questions of Galaxy Zoo: columns from, to; and the column whose share of the votes was asked it.
-QUESTIONS = (
-    (0, 3, None),
-    (3, 5, 1),
-    (5, 7, 4),
-    (7, 9, 4),
-    (9, 13, 4),
-    (13, 15, None),
-    (15, 18, 0),
-    (18, 25, 13),
-    (25, 28, 3),
-    (28, 31, 7),
-    (31, 37, 7),
-)
+# --- a U-Net ----------------------------------------------------------------------------------------------------------
+
+
+class Keep(nn.Identity):
+    """What passes here is kept for the `Join` on the way up."""
+
+
+class Join(nn.Module):
+    """The maps from below, up-sampled to the size of those that were kept, and behind them in the features.
+
+    Linear up-sampling to a given size lies symmetrically on the grid, whatever the sizes are, so that this is exact in
+    both layouts.
+    """
+
+    def forward(self, below: Tensor, kept: Tensor) -> Tensor:
+        return torch.cat([kept, F.interpolate(below, kept.shape[2:], mode="bilinear", align_corners=False)], dim=1)
+
+
+class UNet(nn.Sequential):
+    """A sequence of layers in which each `Join` gets what the last open `Keep` kept."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept: list[Tensor] = []
+        for module in self:
+            if isinstance(module, Join):
+                x = module(x, kept.pop())
+                continue
+            x = module(x)
+            if isinstance(module, Keep):
+                kept.append(x)
+        return x
+
+
+# --- Galaxy Zoo -------------------------------------------------------------------------------------------------------
+
+# For each question how many answers it has, and the answer after which it is asked (none: it is asked of all).
+QUESTIONS: dict[int, tuple[int, str | None]] = {
+    1: (3, None),
+    2: (2, "Class1.2"),
+    3: (2, "Class2.2"),
+    4: (2, "Class2.2"),
+    5: (4, "Class2.2"),
+    6: (2, None),
+    7: (3, "Class1.1"),
+    8: (7, "Class6.1"),
+    9: (3, "Class2.1"),
+    10: (3, "Class4.1"),
+    11: (6, "Class4.1"),
+}
+ANSWERS = tuple(f"Class{q}.{a}" for q, (count, _) in QUESTIONS.items() for a in range(1, count + 1))
 
 
 class Questions(nn.Module):
-    """Galaxy Zoo's decision tree: rectify, normalise each question's answers, scale by the answer that led to it."""
+    """Galaxy Zoo's decision tree: rectify, normalise each question's answers, scale by the answer that led to it.
+
+    `answers` are the names of the columns; questions may be missing, but not some answers of one, nor the answer that
+    leads to it.
+    """
+
+    def __init__(self, answers: tuple[str, ...] = ANSWERS) -> None:
+        super().__init__()
+        self.places: list[tuple[list[int], int | None]] = []  # of the answers of a question, of the one before it
+        for question, (count, parent) in QUESTIONS.items():
+            names = [f"Class{question}.{a}" for a in range(1, count + 1)]
+            known = [name for name in names if name in answers]
+            if known and (len(known) < count or (parent and parent not in answers)):
+                missing = [name for name in [*names, *([parent] if parent else [])] if name not in answers]
+                raise qt.OptionError(
+                    f'output="questions": question {question} needs {", ".join(missing)}, which the table has not: '
+                    'use output="sigmoid"'
+                )
+            if known:
+                self.places.append(([answers.index(n) for n in names], answers.index(parent) if parent else None))
+        placed = [place for places, _ in self.places for place in places]
+        if len(placed) != len(answers):
+            strange = [name for i, name in enumerate(answers) if i not in placed]
+            raise qt.OptionError(f'output="questions" does not know {strange[0]!r}: use output="sigmoid"')
+        self.count = len(answers)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.shape[1] != 37:
-            raise qt.ShapeError(f'output="questions" needs all 37 answers, got {x.shape[1]}: use output="sigmoid"')
-        answers: list[Tensor] = []
-        for start, end, parent in QUESTIONS:
-            votes = x[:, start:end].relu()
-            shares = votes / (votes.sum(1, keepdim=True) + 1e-12)
-            weight = 1.0 if parent is None else torch.cat(answers, dim=1)[:, parent : parent + 1]
-            answers.append(shares * weight)
-        return torch.cat(answers, dim=1)
+        shares: dict[int, Tensor] = {}
+        for places, parent in self.places:
+            votes = torch.cat([x[:, place : place + 1] for place in places], dim=1).relu()
+            of_question = votes / (votes.sum(1, keepdim=True) + 1e-12)
+            if parent is not None:
+                of_question = of_question * shares[parent]
+            shares.update((place, of_question[:, i : i + 1]) for i, place in enumerate(places))
+        return torch.cat([shares[place] for place in range(self.count)], dim=1)

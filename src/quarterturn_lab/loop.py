@@ -14,18 +14,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from quarterturn_lab.augment import matrices, turned, warped
 from quarterturn_lab.config import Config
-from quarterturn_lab.data.dataset import Dataset
+from quarterturn_lab.data.dataset import Data, Indices, Scenes
+from quarterturn_lab.data.scaling import scaling_of
 from quarterturn_lab.errors import RunError
-from quarterturn_lab.metrics import scores
+from quarterturn_lab.evaluation import evaluate
+from quarterturn_lab.sampling import batch
 from quarterturn_lab.seeds import key
+from quarterturn_lab.tasks import TASKS
 
-Indices = NDArray[np.int64]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -74,14 +73,13 @@ def new_state(config: Config, net: nn.Module, device: torch.device) -> State:
     return State(optimizer, torch.amp.GradScaler(device.type, enabled=config.precision == "fp16"))
 
 
-def scale_of(data: Dataset) -> float:
-    """What brings the training images to unit variance about their background, zero; from 1,000 of them at most."""
-    some = data.train[:: max(1, len(data.train) // 1000)][:1000]
-    return 1.0 / max(float(np.std(data.images[some].astype(np.float32) / 255)), 1e-3)
+def tiles_of(config: Config, data: Data) -> int:
+    """How many samples each training image gives in an epoch."""
+    return config.tiles if isinstance(data, Scenes) else 1
 
 
-def steps_per_epoch(config: Config, data: Dataset) -> int:
-    return math.ceil(len(data.train) / config.batch_images)
+def steps_per_epoch(config: Config, data: Data) -> int:
+    return math.ceil(len(data.train) * tiles_of(config, data) / config.batch_images)
 
 
 def learning_rate(config: Config, step: int, total: int) -> float:
@@ -89,26 +87,19 @@ def learning_rate(config: Config, step: int, total: int) -> float:
     return config.lr * 0.1 ** sum(step >= drop * total for drop in config.drops)
 
 
-def epoch_order(config: Config, data: Dataset, epoch: int) -> Indices:
-    return np.random.default_rng(key("order", config.seed, epoch)).permutation(data.train)
-
-
-def fetch(data: Dataset, indices: Indices, device: torch.device) -> Tensor:
-    """Images from the cache as bytes on the device."""
-    return torch.from_numpy(data.images[indices]).to(device)
-
-
-def prepared(images: Tensor, scale: float) -> Tensor:
-    """Bytes to floats of unit variance."""
-    return images.float() * (scale / 255)
+def epoch_order(config: Config, data: Data, epoch: int) -> Indices:
+    """The samples of an epoch in its order: sample `image * tiles + tile`, which is the image where tiles are none."""
+    tiles = tiles_of(config, data)
+    samples = (data.train[:, None] * tiles + np.arange(tiles)).ravel()
+    return np.random.default_rng(key("order", config.seed, epoch)).permutation(samples)
 
 
 class Batches:
     """Batches by number of step, fetched and warped in another thread while the last one is trained on."""
 
-    def __init__(self, config: Config, data: Dataset, device: torch.device) -> None:
+    def __init__(self, config: Config, data: Data, device: torch.device) -> None:
         self.config, self.data, self.device = config, data, device
-        self.scale, self.per_epoch = scale_of(data), steps_per_epoch(config, data)
+        self.scaling, self.per_epoch = scaling_of(data), steps_per_epoch(config, data)
         self.order: tuple[int, Indices] = (-1, data.train)
 
     def make(self, step: int) -> tuple[Tensor, Tensor]:
@@ -116,11 +107,9 @@ class Batches:
         if self.order[0] != epoch:
             self.order = (epoch, epoch_order(self.config, self.data, epoch))
         size = self.config.batch_images
-        indices = self.order[1][place * size : (place + 1) * size]
+        samples = self.order[1][place * size : (place + 1) * size]
         with torch.no_grad():
-            images = prepared(fetch(self.data, indices, self.device), self.scale)
-            images = warped(images, matrices(self.config.augment, self.config.seed, epoch, indices))
-        return images, torch.from_numpy(self.data.labels[indices]).to(self.device)
+            return batch(self.config, self.data, self.scaling, epoch, samples, self.device)
 
     def from_step(self, first: int, last: int) -> Iterator[tuple[int, Tensor, Tensor, float]]:
         """(step, images, labels, seconds waited for them)."""
@@ -141,9 +130,9 @@ def autocast(config: Config, device: torch.device) -> Any:
     return torch.autocast(device.type, DTYPES[config.precision])
 
 
-def train(config: Config, net: nn.Module, data: Dataset, state: State, device: torch.device) -> Iterator[Step]:
+def train(config: Config, net: nn.Module, data: Data, state: State, device: torch.device) -> Iterator[Step]:
     """Train from where the state is to the end; yields after every step, when net and state may be saved."""
-    batches = Batches(config, data, device)
+    batches, task = Batches(config, data, device), TASKS[data.task]
     per_epoch = batches.per_epoch
     total = per_epoch * config.epochs
     run: Callable[[Tensor], Tensor] = torch.compile(net) if config.compile else net
@@ -157,7 +146,7 @@ def train(config: Config, net: nn.Module, data: Dataset, state: State, device: t
         torch.manual_seed(key("dropout", config.seed, step))
         with autocast(config, device):
             outputs = run(images)
-        loss = F.cross_entropy(outputs.float(), labels)
+        loss = task.loss(outputs.float(), labels)
         state.optimizer.zero_grad(set_to_none=True)
         state.scaler.scale(loss).backward()
         if config.clip is not None:
@@ -175,8 +164,8 @@ def train(config: Config, net: nn.Module, data: Dataset, state: State, device: t
             epoch = state.step // per_epoch
             record = {"epoch": epoch, "step": state.step, "lr": rate, "train_loss": state.loss_sum / state.images_seen}
             if epoch in points:
-                found = evaluate(net, data, data.test, device)
-                record |= {f"test_{name}": found[name] for name in ("cross_entropy", "accuracy")}
+                found = evaluate(config, net, data, data.test, device)
+                record |= {f"test_{name}": found[name] for name in task.watched}
             state.loss_sum, state.images_seen = 0.0, 0
         now, cpu_now = time.perf_counter(), time.process_time()
         state.seconds["wall"] += now - wall
@@ -196,25 +185,3 @@ def _watch(state: State, loss: float, step: int) -> None:
         f"training diverges: the loss is {loss:.4g} at step {step + 1} and was {state.first_loss:.4g} at first. The "
         "last good checkpoint is kept. Lower --lr, or limit the gradient with --clip 1"
     )
-
-
-@torch.no_grad()
-def predict(
-    net: nn.Module, data: Dataset, indices: Indices, device: torch.device, degrees: tuple[float, ...] = (0.0,)
-) -> NDArray[np.float64]:
-    """Probabilities `(len(indices), classes)`: the mean of the answers to the images turned by each angle."""
-    net.eval()
-    scale = scale_of(data)
-    parts = []
-    for start in range(0, len(indices), 256):
-        images = prepared(fetch(data, indices[start : start + 256], device), scale)
-        answers = [net(turned(images, angle).contiguous()).double().softmax(1) for angle in degrees]
-        parts.append((sum(answers[1:], answers[0]) / len(answers)).cpu().numpy())
-    return np.concatenate(parts)
-
-
-def evaluate(
-    net: nn.Module, data: Dataset, indices: Indices, device: torch.device, degrees: tuple[float, ...] = (0.0,)
-) -> dict[str, float]:
-    """The scores on some of the images."""
-    return scores(predict(net, data, indices, device, degrees), data.labels[indices])

@@ -26,6 +26,15 @@ def scores(probabilities: Array, labels: NDArray[np.int64]) -> dict[str, float]:
     }
 
 
+def rmse(predicted: Array, labels: NDArray[np.float32]) -> float:
+    """The root of the mean square of all differences.
+
+    >>> rmse(np.array([[0.5, 1.0]]), np.array([[0.5, 0.0]], dtype=np.float32)) == 0.5**0.5
+    True
+    """
+    return float(np.sqrt(np.mean((predicted - labels.astype(np.float64)) ** 2)))
+
+
 def confusion(probabilities: Array, labels: NDArray[np.int64]) -> NDArray[np.int64]:
     """`[true, predicted]` counts."""
     classes = probabilities.shape[1]

@@ -1,4 +1,4 @@
-"""The paper's networks as data: three baselines, and every row of its tables as one small edit of a baseline.
+"""The networks as data: the paper's three baselines and a U-Net, and every row of the tables as one small edit of them.
 
 A `Net` is a plain record; `build.py` makes modules of it. Where the paper is silent there is a field, and its default
 is justified in docs/decisions/0020-where-the-paper-is-silent.md.
@@ -22,15 +22,17 @@ class Net:
 
     channels: int
     side: int
-    stages: Stages  # widths of the convolutions; where `pooled`, a max pool 3x3 of stride 2 ends each stage
+    stages: Stages  # widths of the convolutions; where `pooled`, a max pool of stride 2 ends each stage
     hidden: tuple[int, ...]  # widths of the dense layers, or of the 1x1 convolutions where `head` is "conv"
     outputs: int
     kernel: int = 3
     same: bool = True  # 'same' convolutions; else 'valid'
     pooled: bool = True
+    unet: bool = False  # the stages are climbed again, each with what it had on the way down beside it
     head: Literal["dense", "conv"] = "dense"
     dropout: float = 0.5  # before each dense layer
     output: Literal["linear", "relu", "sigmoid", "questions"] = "linear"
+    answers: tuple[str, ...] = ()  # the columns that "questions" speaks of; none: all 37
 
     group: str | None = None  # None: a plain network
     method: Literal["pool", "stack", "oriented-max", "gradual-pool", "symmetric"] = "pool"
@@ -48,6 +50,11 @@ class Net:
         from quarterturn.groups import named
 
         return named(self.group).order if self.group and self.method != "symmetric" else 1
+
+    @property
+    def margin(self) -> int:
+        """How many pixels at each edge of the input have no output."""
+        return 0 if self.same else (self.kernel - 1) // 2 * sum(map(len, self.stages))
 
 
 PLANKTON = Net(channels=1, side=95, stages=((32, 32), (64, 64), (128,) * 3, (128,) * 3), hidden=(512, 512), outputs=121)
@@ -68,6 +75,17 @@ BUILDINGS = Net(
     kernel=5,
     same=False,
     pooled=False,
+    head="conv",
+    dropout=0.0,
+)
+# A small U-Net: the paper has none.
+NUCLEI = Net(
+    channels=3,
+    side=128,
+    stages=((16, 16), (32, 32), (64, 64)),
+    hidden=(32,),
+    outputs=2,
+    unet=True,
     head="conv",
     dropout=0.0,
 )

@@ -20,6 +20,7 @@ STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.color": "#e6e6e6",
     "svg.fonttype": "none",
     "svg.hashsalt": "quarterturn",
@@ -40,7 +41,7 @@ def curves(series: dict[str, tuple[Array, Array, Array, Array]], title: str) -> 
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(5.2, 3.2))
         for colour, (name, (x, mean, low, high)) in zip(_colours(len(series)), series.items(), strict=True):
-            axes.plot(x, mean, color=colour, label=name, linewidth=1.6)
+            axes.plot(x, mean, color=colour, label=name, linewidth=1.6, marker="o" if len(x) == 1 else None)
             axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
         axes.set(xlabel="epoch", title=title)
         axes.legend(frameon=False)
@@ -97,6 +98,78 @@ def turned_examples(images: Array, degrees: Sequence[float], truths: Sequence[st
                     )
         figure.subplots_adjust(wspace=0.25, hspace=0.05 + 0.14 * len(answers))
         return svg(figure)
+
+
+def answer_bars(
+    images: NDArray[Any], names: Sequence[str], notes: Sequence[str], answers: Sequence[str], bars: dict[str, Array]
+) -> str:
+    """A line for each image `(H, W, C)`: the image, and bars `(images, answers)` of each of `bars`."""
+    count = len(images)
+    places = np.arange(len(answers), dtype=float)
+    width = 0.8 / len(bars)
+    with plt.rc_context({**STYLE, "axes.grid.axis": "y"}):
+        figure, grid = plt.subplots(
+            count, 2, figsize=(10.5, 1.9 * count), squeeze=False, width_ratios=(1, 5.2), layout="constrained"
+        )
+        for i in range(count):
+            picture, chart = grid[i]
+            picture.imshow(images[i].squeeze(), cmap="gray", interpolation="nearest")
+            picture.set(xticks=[], yticks=[])
+            picture.spines[:].set_visible(False)
+            picture.set_title(names[i], fontsize=8)
+            picture.set_xlabel(notes[i], fontsize=6.5)
+            for number, (who, values) in enumerate(bars.items()):
+                colour = "#bbbbbb" if number == 0 else COLOURS[number]
+                chart.bar(places + (number + 0.5) * width - 0.4, values[i], width, color=colour, label=who)
+            labels = [name.removeprefix("Class") for name in answers] if i == count - 1 else []
+            chart.set(xticks=places if labels else [], xticklabels=labels, ylim=(0, 1), xlim=(-0.6, len(answers) - 0.4))
+            chart.tick_params(axis="x", labelsize=6.5, length=0)
+            questions = [name.partition(".")[0] for name in answers]
+            for j in range(1, len(answers)):
+                if questions[j] != questions[j - 1]:
+                    chart.axvline(j - 0.5, color="#cccccc", linewidth=0.8)
+        grid[0, 1].legend(frameon=False, ncols=len(bars), loc="lower right", bbox_to_anchor=(1.0, 1.0))
+        grid[-1, 1].set_xlabel("question.answer")
+        return svg(figure)
+
+
+Mask = NDArray[np.bool_]
+
+
+def overlays(
+    lines: Sequence[tuple[NDArray[Any], Mask]], names: Sequence[str], found: dict[str, list[tuple[Mask, str]]]
+) -> str:
+    """A line for each image `(H, W, C)` with its mask: both, and the masks that each network found, with a note."""
+    with plt.rc_context({**STYLE, "axes.grid": False}):
+        columns = 2 + len(found)
+        figure, grid = plt.subplots(
+            len(lines), columns, figsize=(2.1 * columns, 2.45 * len(lines)), squeeze=False, layout="constrained"
+        )
+        for i, (image, truth) in enumerate(lines):
+            light = np.repeat(image, 3, 2)[:, :, :3] if image.shape[2] == 1 else image
+            pictures = [(light, names[i][:28], ""), (tinted(light, {TRUE: truth}), "mask", "")]
+            for name, masks in found.items():
+                mask, note = masks[i]
+                colours = {RIGHT: mask & truth, WRONG: mask & ~truth, MISSED: truth & ~mask}
+                pictures.append((tinted(light, colours), name, note))
+            for axes, (picture, title, note) in zip(grid[i], pictures, strict=True):
+                axes.imshow(picture, interpolation="nearest")
+                axes.set(xticks=[], yticks=[])
+                axes.spines[:].set_visible(False)
+                axes.set_title(title if i == 0 or axes is grid[i, 0] else "", fontsize=8)
+                axes.set_xlabel(note, fontsize=7)
+        return svg(figure)
+
+
+TRUE, RIGHT, WRONG, MISSED = (255, 200, 0), (40, 200, 80), (230, 40, 40), (60, 110, 255)
+
+
+def tinted(image: NDArray[Any], colours: dict[tuple[int, int, int], Mask]) -> NDArray[np.uint8]:
+    """The image with half of a colour over each mask."""
+    out = image.astype(np.float64)
+    for colour, mask in colours.items():
+        out[mask] = 0.5 * out[mask] + 0.5 * np.array(colour)
+    return out.round().astype(np.uint8)
 
 
 def filters(weights: Array, title: str) -> str:

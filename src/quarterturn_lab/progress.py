@@ -40,12 +40,15 @@ class Bars:
         if self.bars:
             self.bars.__exit__(kind, error, trace)
 
-    def update(self, name: str, step: int, total: int, loss: float, images: int) -> None:
+    def update(self, name: str, step: int, total: int, loss: float | None, images: int) -> None:
         """Show that a run has come to this step."""
         now = time.monotonic()
         start, first = self.started.setdefault(name, (now, step))
         rate = (step - first) / (now - start) if now > start else 0.0
-        note = f"loss {loss:.3f}" + (f"  {rate * images:,.0f} images/s" if rate else "")
+        notes = [f"loss {loss:.3f}"] if loss is not None else []
+        note = "  ".join(
+            [*notes, *([f"{rate * images:,.{0 if rate * images >= 10 else 1}f} images/s"] if rate else [])]
+        )
         if self.bars:
             if name not in self.tasks:
                 self.tasks[name] = self.bars.add_task(name, total=total, note=note)

@@ -3,27 +3,19 @@
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 from jinja2 import Environment
-from numpy.typing import NDArray
-from torch import nn
 
-import quarterturn as qt
-from quarterturn_lab import loop, plots, runs, tables
-from quarterturn_lab.augment import turned
-from quarterturn_lab.config import Config, read
-from quarterturn_lab.data.dataset import Dataset
+from quarterturn_lab import plots, runs, tables
+from quarterturn_lab.config import read
 from quarterturn_lab.errors import QuarterturnError, RunError
 from quarterturn_lab.experiments import EXPERIMENTS
+from quarterturn_lab.figures import Shown, figures_of
 from quarterturn_lab.files import write_atomically
+from quarterturn_lab.tasks import TASKS
 
-Array = NDArray[np.float64]
 SHOWN = 3  # networks in the figures that run them: the baseline and the first equivariant ones
-ANGLES = tuple(range(0, 361, 15))
-EXAMPLE_ANGLES = (0, 30, 60, 90, 135, 180, 225, 270)
 
 
 @dataclass
@@ -36,7 +28,7 @@ class Section:
     rows: list[tuple[str, ...]]
     markdown: str
     facts: list[tuple[str, str]]
-    figures: list[tuple[str, str, str]] = field(default_factory=list)
+    figures: list[Shown] = field(default_factory=list)
     missing: str = ""
 
 
@@ -78,9 +70,7 @@ def section(root: Path, experiment: str, data_folder: str | None) -> Section:
     except QuarterturnError as error:
         made.missing = f"The figures that run the networks are missing, because the data could not be read: {error}"
         return made
-    made.figures.append(_sensitivity(opened))
-    made.figures.append(_examples(opened))
-    made.figures += _filters(opened)
+    made.figures += figures_of(opened)
     return made
 
 
@@ -91,8 +81,11 @@ def _head_and_rows(lines: list[tables.Line]) -> tuple[tuple[str, ...], list[tupl
 
 def _facts(path: Path) -> list[tuple[str, str]]:
     summary, config = runs.summary(path), read((path / "config.json").read_text())
+    seen = f"each seen {config.epochs} times"
+    if summary["presentations"] != summary["train_images"] * config.epochs:
+        seen = f"{config.tiles} tiles of each in each of {config.epochs} epochs"
     return [
-        ("training images", f"{summary['train_images']:,}, each seen {config.epochs} times"),
+        ("training images", f"{summary['train_images']:,}, {seen}"),
         ("test images", f"{summary['test_images']:,}"),
         ("input", f"{config.net.channels} x {config.net.side} x {config.net.side}"),
         (
@@ -114,9 +107,10 @@ def _chosen(paths: dict[str, list[Path]]) -> dict[str, Path]:
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
-def _curves(paths: dict[str, list[Path]]) -> list[tuple[str, str, str]]:
+def _curves(paths: dict[str, list[Path]]) -> list[Shown]:
     figures = []
-    for key, title in (("train_loss", "training loss (warped images)"), ("test_cross_entropy", "test cross-entropy")):
+    task = TASKS[runs.summary(next(iter(paths.values()))[0])["task"]]
+    for key, title in (("train_loss", "training loss (warped images)"), (f"test_{task.score}", f"test {task.name}")):
         series = {}
         for label, found in paths.items():
             records = [{r["epoch"]: r[key] for r in runs.records(path) if key in r} for path in found]
@@ -125,64 +119,7 @@ def _curves(paths: dict[str, list[Path]]) -> list[tuple[str, str, str]]:
                 values = np.array([[record[epoch] for epoch in epochs] for record in records])
                 series[label] = (np.array(epochs, float), values.mean(0), values.min(0), values.max(0))
         if series:
-            figures.append((title.capitalize(), "Mean over seeds; the band is the range.", plots.curves(series, "")))
-    return figures
-
-
-Opened = dict[str, tuple[Config, Dataset, nn.Module]]
-
-
-def _some_test_images(data: Dataset, count: int) -> NDArray[np.int64]:
-    """Test images spread evenly, so that all classes are there."""
-    order = data.test[np.argsort(data.labels[data.test], kind="stable")]
-    return order[np.linspace(0, len(order) - 1, min(count, len(order))).astype(int)]
-
-
-def _sensitivity(opened: Opened) -> tuple[str, str, str]:
-    series = {}
-    for label, (_, data, net) in opened.items():
-        indices = _some_test_images(data, 100)
-        answers = [loop.predict(net, data, indices, torch.device("cpu"), (float(angle),)) for angle in ANGLES]
-        change = np.stack([0.5 * np.abs(answer - answers[0]).sum(1) for answer in answers])
-        series[label] = (change.mean(1), *np.quantile(change, (0.25, 0.75), axis=1))
-    text = (
-        "How far the predicted probabilities move from those for the image as it is (total variation: 0 is no change, "
-        "1 is all of it), mean and quartiles over up to 100 test images. A network that is invariant to quarter turns "
-        "comes back to zero at each of them; between, the image itself is interpolated."
-    )
-    return "Rotation sensitivity", text, plots.sensitivity(ANGLES, series, "")
-
-
-def _examples(opened: Opened) -> tuple[str, str, str]:
-    _, data, _ = next(iter(opened.values()))
-    indices = _some_test_images(data, 5)[:4] if len(data.classes) < 4 else _some_test_images(data, 9)[1::2]
-    raw = torch.from_numpy(data.images[indices]).float() / 255
-    pictures = torch.stack([turned(raw, float(angle)) for angle in EXAMPLE_ANGLES], dim=1).mean(2).double().numpy()
-    answers: dict[str, Any] = {}
-    for label, (_, own, net) in opened.items():
-        found = [loop.predict(net, own, indices, torch.device("cpu"), (float(angle),)) for angle in EXAMPLE_ANGLES]
-        answers[label] = [
-            [(own.classes[p[i].argmax()], p[i].max(), p[i].argmax() == own.labels[index]) for p in found]
-            for i, index in enumerate(indices)
-        ]
-    truths = [data.classes[data.labels[index]] for index in indices]
-    names = ", then ".join(answers)
-    text = (
-        f"Below each image the answers of {names}, with their probabilities; green is right. The truth is on the left."
-    )
-    return "Test images as they are turned", text, plots.turned_examples(pictures, EXAMPLE_ANGLES, truths, answers)
-
-
-def _filters(opened: Opened) -> list[tuple[str, str, str]]:
-    figures = []
-    for label, (config, _, net) in opened.items():
-        weight = dict(net.named_parameters()).get("conv1.weight")
-        if weight is None or weight.dim() != 4 or config.net.group is None:
-            continue
-        group = qt.named(config.net.group)
-        some = weight.detach()[:16, :1]
-        turns = [qt.act(some, group, group.inverse[h])[:, 0] for h in range(group.order)]
-        picture = plots.filters(torch.stack(turns, dim=1).double().numpy(), "")
-        text = f"The first layer: a column for each learnt filter, a line for each of its {group.order} orientations."
-        figures.append((f"Learnt filters of {label}", text, picture))
+            figures.append(
+                (title[0].upper() + title[1:], "Mean over seeds; the band is the range.", plots.curves(series, ""))
+            )
     return figures

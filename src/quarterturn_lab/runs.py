@@ -1,6 +1,6 @@
 """Run directories: the only thing that training and reporting share.
 
-    config.json  environment.json  metrics.jsonl  checkpoint.pt  model.safetensors  summary.json
+    config.json  environment.json  metrics.jsonl  checkpoint.pt  model.safetensors  model.json  summary.json
 
 A checkpoint is one file, replaced as a whole; a run that was killed goes on from it and ends with the same weights.
 """
@@ -24,12 +24,14 @@ from safetensors.torch import load_file, save
 from torch import nn
 
 from quarterturn.errors import unknown
-from quarterturn_lab import loop
+from quarterturn_lab import facts, loop
 from quarterturn_lab.build import build, initialise
 from quarterturn_lab.config import Config, difference, read
-from quarterturn_lab.data import load
-from quarterturn_lab.data.dataset import Dataset
+from quarterturn_lab.data import load, settings_of
+from quarterturn_lab.data.dataset import Data
+from quarterturn_lab.data.scaling import scaling_of
 from quarterturn_lab.errors import ConfigError, RunError
+from quarterturn_lab.evaluation import evaluate
 from quarterturn_lab.files import no_space, write_atomically
 from quarterturn_lab.nets import ROWS
 
@@ -49,11 +51,14 @@ def directory_of(config: Config, root: Path) -> Path:
     return root / config.experiment / row / f"seed{config.seed}"
 
 
-def make_net(config: Config, data: Dataset) -> nn.Module:
+def make_net(config: Config, data: Data) -> nn.Module:
     """The network of a run, initialised from its seed; a factory's keeps torch's own initialisation."""
-    net = config.net
-    if net.outputs != len(data.classes):
-        net = replace(net, outputs=len(data.classes))
+    return net_for(config, data.classes)
+
+
+def net_for(config: Config, classes: tuple[str, ...]) -> nn.Module:
+    """The same, for outputs of these names."""
+    net = replace(config.net, outputs=len(classes), answers=classes if config.net.output == "questions" else ())
     if config.factory:
         torch.manual_seed(config.seed)
         return from_factory(config.factory)(channels=net.channels, side=net.side, outputs=net.outputs)
@@ -101,7 +106,7 @@ def run(config: Config, directory: Path, progress: Progress | None = None) -> di
 
 
 def _train(
-    config: Config, directory: Path, data: Dataset, net: nn.Module, device: torch.device, progress: Progress | None
+    config: Config, directory: Path, data: Data, net: nn.Module, device: torch.device, progress: Progress | None
 ) -> dict[str, Any]:
     state = loop.new_state(config, net, device)
     records = _restore(directory, net, state, data)
@@ -126,7 +131,7 @@ def _train(
 def _finish(
     config: Config,
     directory: Path,
-    data: Dataset,
+    data: Data,
     net: nn.Module,
     state: loop.State,
     records: list[dict[str, Any]],
@@ -135,7 +140,7 @@ def _finish(
     _save(directory, net, state, records, data)
     some = data.train[:: max(1, len(data.train) // config.eval_train)][: config.eval_train]
     wall = state.seconds["wall"]
-    presented = len(data.train) * config.epochs
+    presented = len(data.train) * loop.tiles_of(config, data) * config.epochs
     result = {
         "experiment": config.experiment,
         "row": config.row,
@@ -150,9 +155,11 @@ def _finish(
         "batch_images": config.batch_images,
         "batch_pathways": config.batch_images * config.net.pathways,
         "presentations": presented,
-        "test": loop.evaluate(net, data, data.test, device),
-        "test_4_turns": loop.evaluate(net, data, data.test, device, QUARTERS),
-        "train": loop.evaluate(net, data, some, device),
+        "task": data.task,
+        "test": evaluate(config, net, data, data.test, device),
+        "test_4_turns": evaluate(config, net, data, data.test, device, QUARTERS),
+        "train": evaluate(config, net, data, some, device),
+        **({"valid": evaluate(config, net, data, data.valid, device)} if len(data.valid) else {}),
         "cpu_seconds": round(state.seconds["cpu"], 2),
         "wall_seconds": round(wall, 2),
         "images_per_second": round(presented / wall, 1) if wall else None,
@@ -160,8 +167,23 @@ def _finish(
         "data": data.fingerprint,
     }
     write_atomically(directory / "model.safetensors", save({k: v.contiguous() for k, v in net.state_dict().items()}))
+    write_atomically(directory / "model.json", facts_of(config, data).written())
     write_atomically(directory / "summary.json", json.dumps(result, indent=1))
     return result
+
+
+def facts_of(config: Config, data: Data) -> facts.Facts:
+    """What is to be known to use the network on other images."""
+    return facts.Facts(
+        task=data.task,
+        experiment=config.experiment,
+        classes=data.classes,
+        settings=replace(settings_of(config), folder=None),
+        scaling=scaling_of(data),
+        bands=data.bands,
+        margin=config.net.margin,
+        shrinks=config.net.unet,
+    )
 
 
 def check_config(config: Config, directory: Path) -> None:
@@ -202,7 +224,7 @@ def locked(directory: Path) -> Iterator[None]:
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
 
-def _save(directory: Path, net: nn.Module, state: loop.State, records: list[dict[str, Any]], data: Dataset) -> None:
+def _save(directory: Path, net: nn.Module, state: loop.State, records: list[dict[str, Any]], data: Data) -> None:
     buffer = io.BytesIO()  # first into memory: a full disk then shows as an error of our own write
     torch.save(
         {
@@ -221,7 +243,7 @@ def _save(directory: Path, net: nn.Module, state: loop.State, records: list[dict
 NUMBERS = ("step", "loss_sum", "images_seen", "first_loss", "recent_loss", "seconds")
 
 
-def _restore(directory: Path, net: nn.Module, state: loop.State, data: Dataset) -> list[dict[str, Any]]:
+def _restore(directory: Path, net: nn.Module, state: loop.State, data: Data) -> list[dict[str, Any]]:
     """Load the checkpoint, if there is one, and cut the records back to where it was made; the records."""
     path = directory / "checkpoint.pt"
     records: list[dict[str, Any]] = []
@@ -261,7 +283,7 @@ def _tensorboard(config: Config, directory: Path) -> Any:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def environment(config: Config, data: Dataset, device: torch.device) -> dict[str, Any]:
+def environment(config: Config, data: Data, device: torch.device) -> dict[str, Any]:
     """What the run ran on, and the numbers that follow from its settings."""
     return {
         "quarterturn": version("quarterturn"),
@@ -300,19 +322,38 @@ def records(directory: Path) -> list[dict[str, Any]]:
     return found
 
 
-def opened(directory: Path, data_folder: str | None = None) -> tuple[Config, Dataset, nn.Module]:
+def opened(directory: Path, data_folder: str | None = None) -> tuple[Config, Data, nn.Module]:
     """A finished run with its data and its trained network."""
-    summary(directory)
-    config = read((directory / "config.json").read_text())
+    config = config_of(directory)
     if data_folder:
         config = config.model_copy(update={"data": data_folder})
     data = load(config)
-    net = make_net(config, data)
+    return config, data, trained(directory, config, data.classes)
+
+
+def config_of(directory: Path) -> Config:
+    """The settings of a finished run."""
+    summary(directory)
+    return read((directory / "config.json").read_text())
+
+
+def trained(directory: Path, config: Config, classes: tuple[str, ...]) -> nn.Module:
+    """The trained network of a finished run, without its data."""
+    net = net_for(config, classes)
     try:
         net.load_state_dict(load_file(directory / "model.safetensors"))
     except RuntimeError as error:
         raise ConfigError(f"{directory}: the weights do not fit config.json: {str(error).splitlines()[0]}") from None
-    return config, data, net.eval()
+    return net.eval()
+
+
+def known(directory: Path) -> facts.Facts:
+    """What is to be known of the network of a finished run."""
+    summary(directory)
+    path = directory / "model.json"
+    if not path.exists():
+        raise RunError(f"{directory} has no model.json: it was trained by an older version; train it again")
+    return facts.read(path.read_text(), path)
 
 
 def finished(root: Path) -> list[Path]:

@@ -10,6 +10,7 @@ from quarterturn_lab import runs
 from quarterturn_lab.experiments import EXPERIMENTS, Printed
 from quarterturn_lab.metrics import mean_sd, paired_t_test, sign_flip_test
 from quarterturn_lab.nets import ROWS
+from quarterturn_lab.tasks import TASKS, Task
 
 Summaries = list[dict[str, Any]]
 
@@ -21,8 +22,9 @@ class Line:
     label: str
     seeds: tuple[int, ...]
     parameters: int
+    task: str
     test: tuple[float, float | None]
-    accuracy: tuple[float, float | None]
+    second: tuple[float, float | None] | None
     turned: tuple[float, float | None]  # with the answers to four turns of the image averaged
     train: tuple[float, float | None]
     cpu: tuple[float, float | None]
@@ -52,8 +54,9 @@ def lines_of(root: Path, experiment: str) -> list[Line]:
 
 def _line(label: str, own: Summaries, baseline: Summaries, experiment: str) -> Line:
     own = sorted(own, key=lambda summary: summary["seed"])
-    reference = {summary["seed"]: summary["test"]["cross_entropy"] for summary in baseline}
-    gaps = [s["test"]["cross_entropy"] - reference[s["seed"]] for s in own if s["seed"] in reference]
+    task = TASKS[EXPERIMENTS[experiment].task]
+    reference = {summary["seed"]: summary["test"][task.score] for summary in baseline}
+    gaps = [s["test"][task.score] - reference[s["seed"]] for s in own if s["seed"] in reference]
     paired = gaps if label != "baseline" else []
 
     def over_seeds(*path: str) -> tuple[float, float | None]:
@@ -69,10 +72,11 @@ def _line(label: str, own: Summaries, baseline: Summaries, experiment: str) -> L
         label=label,
         seeds=tuple(summary["seed"] for summary in own),
         parameters=own[0]["parameters"],
-        test=over_seeds("test", "cross_entropy"),
-        accuracy=over_seeds("test", "accuracy"),
-        turned=over_seeds("test_4_turns", "cross_entropy"),
-        train=over_seeds("train", "cross_entropy"),
+        task=EXPERIMENTS[experiment].task,
+        test=over_seeds("test", task.score),
+        second=over_seeds("test", task.second) if task.second else None,
+        turned=over_seeds("test_4_turns", task.score),
+        train=over_seeds("train", task.score),
         cpu=over_seeds("cpu_seconds"),
         paper=_printed(own[0], experiment),
         difference=mean_sd(paired) if paired else None,
@@ -88,22 +92,26 @@ def _printed(summary: dict[str, Any], experiment: str) -> Printed | None:
     return EXPERIMENTS[experiment].paper.get(summary["row"]) if same_group and not summary.get("factory") else None
 
 
-HEADER = (
-    "row",
-    "n",
-    "parameters",
-    "test c.-e.",
-    "accuracy %",
-    "4 turns averaged",
-    "train c.-e.",
-    "CPU s",
-    "against baseline",
-    "p (t)",
-    "p (signs)",
-    "paper: test",
-)
+def header(task: Task) -> tuple[str, ...]:
+    """The names of the columns."""
+    return (
+        "row",
+        "n",
+        "parameters",
+        f"test {task.short}",
+        task.second_name,
+        "4 turns averaged",
+        f"train {task.short}",
+        "CPU s",
+        "against baseline",
+        "p (t)",
+        "p (signs)",
+        "paper: test",
+    )
+
+
 NOTES = (
-    "c.-e. is cross-entropy, lower is better; ± is the sample standard deviation over n seeds, and a figure without it "
+    "± is the sample standard deviation over n seeds, and a figure without it "
     'is one run. "4 turns averaged": the mean answer to the image turned by 0, 90, 180 and 270 degrees, not retrained. '
     '"Against baseline" is paired seed by seed; p by Student\'s t, and exactly by flipping signs.'
 )
@@ -119,34 +127,41 @@ def plus_minus(value: tuple[float, float | None] | None, digits: int, sign: str 
 
 def cells(line: Line) -> tuple[str, ...]:
     """The line as text."""
-    percent = (100 * line.accuracy[0], None if line.accuracy[1] is None else 100 * line.accuracy[1])
+    task = TASKS[line.task]
+    second = line.second
+    if second is not None:
+        factor = task.second_factor
+        second = (factor * second[0], None if second[1] is None else factor * second[1])
     return (
         line.label,
         str(len(line.seeds)),
         f"{line.parameters:,}",
-        plus_minus(line.test, 4),
-        plus_minus(percent, 1),
-        plus_minus(line.turned, 4),
-        plus_minus(line.train, 4),
+        plus_minus(line.test, task.digits),
+        plus_minus(second, 1 if task.second_factor > 1 else task.digits),
+        plus_minus(line.turned, task.digits),
+        plus_minus(line.train, task.digits),
         plus_minus(line.cpu, 0),
-        plus_minus(line.difference, 4, "+"),
+        plus_minus(line.difference, task.digits, "+"),
         "" if line.p_t is None else f"{line.p_t:.2g}",
         "" if line.p_flip is None else f"{line.p_flip:.2g}",
-        plus_minus(line.paper.test, 4) if line.paper else "",
+        plus_minus(line.paper.test, task.digits) if line.paper else "",
     )
 
 
 def shown(lines: list[Line]) -> list[tuple[str, ...]]:
     """Header and lines as text, without the columns that are empty."""
+    names = header(TASKS[lines[0].task])
     rows = [cells(line) for line in lines]
-    used = [i for i in range(len(HEADER)) if any(row[i] for row in rows)]
-    return [tuple(row[i] for i in used) for row in (HEADER, *rows)]
+    used = [i for i in range(len(names)) if any(row[i] for row in rows)]
+    return [tuple(row[i] for i in used) for row in (names, *rows)]
 
 
 def markdown(lines: list[Line]) -> str:
-    header, *texts = shown(lines)
-    rows = [header, ("---",) * len(header), *texts]
-    note = NOTES + (" " + PAPER_NOTE if any(line.paper for line in lines) else "")
+    first, *texts = shown(lines)
+    rows = [first, ("---",) * len(first), *texts]
+    task = TASKS[lines[0].task]
+    meaning = f"{task.short}{'' if task.short == task.name else f' is {task.name}'}: {task.better} is better"
+    note = f"{meaning}; {NOTES}" + (" " + PAPER_NOTE if any(line.paper for line in lines) else "")
     return "\n".join("| " + " | ".join(row) + " |" for row in rows) + f"\n\n{note}\n"
 
 
@@ -154,8 +169,9 @@ def as_csv(lines: list[Line]) -> str:
     """All figures with all their digits."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    pairs = ("test", "accuracy", "turned", "train", "cpu", "difference")
-    names = [f"{name}_{part}" for name in pairs for part in ("mean", "sd")]
+    pairs = ("test", "second", "turned", "train", "cpu", "difference")
+    columns = {"second": TASKS[lines[0].task].second or "second"}
+    names = [f"{columns.get(name, name)}_{part}" for name in pairs for part in ("mean", "sd")]
     writer.writerow(["row", "n", "seeds", "parameters", *names, "p_t", "p_flip", "paper_test", "paper_train"])
     for line in lines:
         figures: list[object] = []

@@ -1,34 +1,37 @@
-"""Data sets by name, one file each. A loader is a function from `Settings` to a `Dataset`."""
+"""Data sets by name, one file each. A loader is a function from `Settings` to a `Dataset`, or to `Scenes`."""
 
 from collections.abc import Callable
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from quarterturn.errors import unknown
-from quarterturn_lab.config import Config
-from quarterturn_lab.data.dataset import Dataset, Settings, subset
-from quarterturn_lab.errors import DataError
+from quarterturn_lab.data.dataset import Data, Settings, subset
+
+if TYPE_CHECKING:  # so that reading images does not need torch
+    from quarterturn_lab.config import Config
 
 LOADERS = {
     "synthetic": "quarterturn_lab.data.synthetic",
     "plankton": "quarterturn_lab.data.plankton",
     "folder": "quarterturn_lab.data.folder",
     "mnist-rot": "quarterturn_lab.data.mnist",
+    "galaxies": "quarterturn_lab.data.galaxies",
+    "aerial": "quarterturn_lab.data.aerial",
+    "nuclei": "quarterturn_lab.data.nuclei",
 }
-PLANNED = ("galaxies", "buildings")
 
 
-def loader(name: str) -> Callable[[Settings], Dataset]:
+def loader(name: str) -> Callable[[Settings], Data]:
     """The loader of that name."""
-    if name in PLANNED:
-        raise DataError(f"there is no loader for {name} yet: its networks can be built and counted, not trained")
     if name not in LOADERS:
+        from quarterturn.errors import unknown
+
         raise unknown("loader", name, LOADERS)
     return import_module(LOADERS[name]).load
 
 
-def load(config: Config) -> Dataset:
-    """The data of a run, with the part of the training images that its seed draws."""
-    settings = Settings(
+def settings_of(config: "Config") -> Settings:
+    """What a run asks its loader for."""
+    return Settings(
         folder=config.data,
         side=config.net.side,
         channels=config.net.channels,
@@ -36,5 +39,10 @@ def load(config: Config) -> Dataset:
         invert=config.invert,
         skip_bad=config.skip_bad,
         max_pixels=config.max_pixels,
+        floats=config.floats,
     )
-    return subset(loader(config.loader)(settings), config.train_size, config.seed)
+
+
+def load(config: "Config") -> Data:
+    """The data of a run, with the part of the training images that its seed draws."""
+    return subset(loader(config.loader)(settings_of(config)), config.train_size, config.seed)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from quarterturn_lab.files import no_space
 
-VERSION = 1  # of the form; a change makes new folders
+VERSION = 2  # of the form; a change makes new folders
 
 
 def root() -> Path:
@@ -34,10 +34,10 @@ def fingerprint(settings: dict[str, Any], paths: Iterable[tuple[str, Path]] = ()
     return digest.hexdigest()[:32]
 
 
-Made = tuple[NDArray[np.uint8], dict[str, Any]]
+Made = tuple[NDArray[Any], dict[str, Any]]
 
 
-def cached(key: str, make: Callable[[], Made]) -> tuple[NDArray[np.uint8], dict[str, Any]]:
+def cached(key: str, make: Callable[[], Made]) -> Made:
     """The images, memory-mapped, and what belongs to them; made first where they are not there.
 
     They are written into a folder of another name that is then renamed: a reader sees all or nothing, and of two
@@ -62,7 +62,7 @@ def cached(key: str, make: Callable[[], Made]) -> tuple[NDArray[np.uint8], dict[
     return np.load(folder / "images.npy", mmap_mode="r"), json.loads((folder / "about.json").read_text())
 
 
-def _save(path: Path, images: NDArray[np.uint8]) -> None:
+def _save(path: Path, images: NDArray[Any]) -> None:
     """As np.save does, but a full disk raises an error that says so."""
     with path.open("wb") as file:
         header = {"descr": images.dtype.str, "fortran_order": False, "shape": images.shape}

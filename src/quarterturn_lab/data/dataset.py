@@ -1,6 +1,10 @@
-"""What a loader gives: all images as one array of bytes, their labels, and which are for training."""
+"""What a loader gives: images with labels (`Dataset`), or whole scenes with a label for each pixel (`Scenes`).
 
-from dataclasses import dataclass, replace
+Nothing here needs torch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -8,19 +12,64 @@ from numpy.typing import NDArray
 
 from quarterturn_lab.seeds import key
 
+Indices = NDArray[np.int64]
+NOBODY: Indices = np.zeros(0, dtype=np.int64)
+
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images `(N, C, S, S)` of bytes, often a memory map; `train` and `test` are indices into them."""
+    """Images `(N, C, S, S)`, often a memory map; `train`, `valid` and `test` are indices into them.
 
-    images: NDArray[np.uint8]
-    labels: NDArray[np.int64]
+    Labels are numbers of classes `(N,)`, or `(N, answers)` shares in [0, 1], whose names are then the `classes`. Images
+    may be larger than the network's input: that is room for the warps, and the middle of them is what is evaluated.
+    """
+
+    images: NDArray[Any]  # bytes, or floats
+    labels: NDArray[Any]
     classes: tuple[str, ...]
     names: tuple[str, ...]
-    train: NDArray[np.int64]
-    test: NDArray[np.int64]
+    train: Indices
+    test: Indices
     fingerprint: str  # of the contents and the settings
-    bad: tuple[str, ...] = ()  # images that could not be read and were skipped
+    bad: tuple[str, ...] = ()  # images that could not be used and were skipped
+    valid: Indices = field(default_factory=lambda: NOBODY)
+    task: str = "classes"
+    bands: tuple[int, ...] = ()  # the numbers of channels that the files had, equal ones counted once
+
+
+class Ragged:
+    """Arrays of several sizes in one flat one, often a memory map: `ragged[i]` is number i, in its own shape."""
+
+    def __init__(self, flat: NDArray[Any], shapes: Sequence[Sequence[int]]) -> None:
+        self.flat, self.shapes = flat, [tuple(shape) for shape in shapes]
+        ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes])
+        self.starts = [0, *(int(end) for end in ends)]
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    def __getitem__(self, i: int) -> NDArray[Any]:
+        return self.flat[self.starts[i] : self.starts[i + 1]].reshape(self.shapes[i])
+
+
+@dataclass(frozen=True)
+class Scenes:
+    """Images `(C, H, W)` of any size with label maps `(H, W)`: 0 is the background, other numbers are instances."""
+
+    images: Ragged
+    labels: Ragged
+    classes: tuple[str, ...]
+    names: tuple[str, ...]
+    train: Indices
+    test: Indices
+    fingerprint: str
+    bad: tuple[str, ...] = ()
+    valid: Indices = field(default_factory=lambda: NOBODY)
+    task: str = "pixels"
+    bands: tuple[int, ...] = ()
+
+
+Data = Dataset | Scenes
 
 
 @dataclass(frozen=True)
@@ -34,18 +83,22 @@ class Settings:
     invert: bool = False
     skip_bad: bool = False
     max_pixels: int = 64_000_000
+    floats: bool = False  # keep the files' own values, instead of bytes
 
     def written(self) -> dict[str, Any]:
-        """What decides the bytes of the cache, beside the contents of the folder."""
-        return {name: getattr(self, name) for name in ("side", "channels", "longest", "invert")}
+        """What decides the values of the cache, beside the contents of the folder."""
+        names = ("side", "channels", "longest", "invert") + (("floats",) if self.floats else ())
+        return {name: getattr(self, name) for name in names}
 
 
-def subset(data: Dataset, size: int | None, seed: int) -> Dataset:
-    """The data set with a stratified draw of its training part, at least 2 of each class; another for each seed."""
+def subset(data: Data, size: int | None, seed: int) -> Data:
+    """The data with a draw of its training part, another for each seed; of classes their shares, at least 2 of each."""
     if size is None or size >= len(data.train):
         return data
-    labels = data.labels[data.train]
     rng = np.random.default_rng(key("train part", seed))
+    if isinstance(data, Scenes) or data.task != "classes":
+        return replace(data, train=np.sort(rng.permutation(data.train)[:size]))
+    labels = data.labels[data.train]
     chosen = []
     for label in range(len(data.classes)):
         members = rng.permutation(data.train[labels == label])

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from quarterturn_lab.data import cache, images, splits
+from quarterturn_lab.data import images, splits
 from quarterturn_lab.data.dataset import Dataset, Settings
+from quarterturn_lab.data.reading import squares
 from quarterturn_lab.errors import DataError
 
 TREE = "a folder for each class, with its images in it:\n  {folder}/<class>/<image>.jpg   (also png, tif, bmp, gif ...)"
@@ -50,38 +51,25 @@ def files_in(folder: Path, tree: str) -> list[tuple[str, Path]]:
 def from_class_folders(folder: Path, settings: Settings, tree: str, split: Split | None = None) -> Dataset:
     """Decode, or take from the cache, and split. Images that cannot be read raise, or are counted with `skip_bad`."""
     found = files_in(folder, tree)
-    key = cache.fingerprint({"kind": "class folders", **settings.written()}, found)
-
-    def make() -> cache.Made:
-        arrays, names, bad, first = [], [], [], None
-        for name, path in found:
-            try:
-                arrays.append(images.read(path, settings))
-                names.append(name)
-            except DataError as error:
-                bad.append(name)
-                first = first or error
-        if first and not settings.skip_bad:
-            others = f"; {len(bad) - 1} more cannot be read, such as {bad[1]}" if len(bad) > 1 else ""
-            raise DataError(f"{first}{others}. --skip-bad leaves such images out")
-        if not arrays:
-            raise DataError(f"none of the {len(found)} images in {folder} can be read; the first: {first}")
-        return np.stack(arrays), {"names": names, "bad": bad}
-
-    if not settings.skip_bad and (cache.root() / key).exists():
-        pass_over = cache.cached(key, make)[1]["bad"]
-        if pass_over:
-            raise DataError(f"{folder / pass_over[0]} cannot be read. --skip-bad leaves such images out")
-    array, about = cache.cached(key, make)
-    names = about["names"]
+    read = squares("class folders", found, settings)
     classes = tuple(sorted({name.split("/")[0] for name, _ in found}))
     if len(classes) < 2:
         raise DataError(f"{folder} has one class only ({classes[0]}): there is nothing to tell apart; expected {tree}")
     number = {name: i for i, name in enumerate(classes)}
-    labels = np.array([number[name.split("/")[0]] for name in names], dtype=np.int64)
-    test = (split or splits.stratified)(names, labels)
+    labels = np.array([number[name.split("/")[0]] for name in read.names], dtype=np.int64)
+    test = (split or splits.stratified)(read.names, labels)
     if not test.any() or test.all():
-        raise DataError(f"{len(names)} images in {folder} are too few for a training and a test part: give at least 20")
+        raise DataError(
+            f"{len(read.names)} images in {folder} are too few for a training and a test part: give at least 20"
+        )
     return Dataset(
-        array, labels, classes, tuple(names), np.flatnonzero(~test), np.flatnonzero(test), key, tuple(about["bad"])
+        read.array,
+        labels,
+        classes,
+        tuple(read.names),
+        np.flatnonzero(~test),
+        np.flatnonzero(test),
+        read.fingerprint,
+        tuple(read.bad),
+        bands=tuple(read.bands),
     )

@@ -1,71 +1,112 @@
-"""From image files of any kind to square arrays of bytes."""
+"""From image files of any kind to arrays `(C, H, W)`, and to the squares that a network looks at.
 
-import warnings
+Nothing here needs torch, so that predictions through onnxruntime do not.
+"""
+
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from quarterturn_lab.data import floats
 from quarterturn_lab.data.dataset import Settings
-from quarterturn_lab.errors import DataError
+from quarterturn_lab.raising import data_error
 
+Array = NDArray[Any]
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".pgm", ".ppm"})
+SUFFIXES |= floats.FITS
 
 
-def read(path: Path, settings: Settings) -> NDArray[np.uint8]:
-    """One image as `(channels, side, side)` bytes: its longest side scaled, centred on the background.
+def read(path: Path, settings: Settings) -> Array:
+    """One image as `(channels, side, side)`: its longest side scaled, centred on the background."""
+    return fitted(decoded(path, settings, scaled=True)[0], settings)
 
-    Any mode of Pillow will do: palettes, 1, 16 and 32 bits, transparency (on white). What cannot be read raises, named.
+
+def decoded(path: Path, settings: Settings, scaled: bool = False) -> tuple[Array, tuple[int, ...]]:
+    """One image as `(channels, H, W)`, and how many channels the file has: 3, or 1 and 3 where all three are equal.
+
+    Bytes: any mode of Pillow will do, palettes, 1, 16 and 32 bits, transparency (on white), and grey and colour are
+    made of each other. With `settings.floats` the file's own values in its own channels. `scaled`: it will be `fitted`,
+    so that a JPEG's decoder may leave out what is scaled away. What cannot be read raises, named.
     """
+    if settings.floats:
+        array = floats.read(path, settings.max_pixels)
+        if len(array) != settings.channels:
+            raise data_error(f"{has_channels(path, len(array))}: {settings.channels} are needed, see --channels")
+        return array, (len(array),)
+    if settings.channels not in (1, 3):
+        raise data_error(
+            f"pictures have 1 or 3 channels, not {settings.channels}: give --floats for files with other numbers"
+        )
+    if path.suffix.lower() in floats.FITS:
+        raise data_error(f"{path} holds numbers, not a picture: give --floats to use them as they are")
+    mode = "L" if settings.channels == 1 else "RGB"
+    least = max(settings.side, settings.longest or settings.side)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow's own limit of pixels is only a warning; ours is below
-            with Image.open(path) as image:
-                if image.width * image.height > settings.max_pixels:
-                    raise DataError(
-                        f"{path} has {image.width} x {image.height} pixels, more than the limit of "
-                        f"{settings.max_pixels:,}: make it smaller, or raise --max-pixels"
-                    )
-                image.draft("L" if settings.channels == 1 else "RGB", (settings.side, settings.side))
-                plain = _plain(image, "L" if settings.channels == 1 else "RGB")
-    except DataError:
-        raise
+        with floats.quiet(), Image.open(path) as image:  # Pillow's own limit of pixels is only a warning
+            width, height = image.size
+            if width * height <= settings.max_pixels:
+                if scaled:
+                    image.draft(None, (least, least))
+                picture = _eight_bits(image)
+                colours = np.asarray(picture.convert("RGB")) if picture.mode != "L" else None
+                plain = np.asarray(picture.convert(mode))
     except Image.DecompressionBombError:
-        raise DataError(
+        raise data_error(
             f"{path} has far more pixels than the limit of {settings.max_pixels:,}: make it smaller"
         ) from None
     except FileNotFoundError:
-        raise DataError(f"{path} is not there any more") from None
+        raise data_error(f"{path} is not there any more") from None
     except (OSError, SyntaxError, ValueError, IndexError, MemoryError) as error:
-        raise DataError(f"{path} cannot be read ({error}): it is broken, truncated or no image") from None
-    return _fitted(plain, settings)
+        hint = "; many channels or floats need --floats" if path.suffix.lower() in floats.TIFF else ""
+        raise data_error(f"{path} cannot be read ({error}): it is broken, truncated or no image{hint}") from None
+    if width * height > settings.max_pixels:
+        raise data_error(floats.too_many_pixels(path, width, height, settings.max_pixels))
+    array = plain[None] if plain.ndim == 2 else plain.transpose(2, 0, 1)
+    if colours is None:
+        return array, (1,)
+    red, green, blue = colours.transpose(2, 0, 1)
+    return array, (1, 3) if np.array_equal(red, green) and np.array_equal(green, blue) else (3,)
 
 
-def _plain(image: Image.Image, mode: str) -> Image.Image:
-    """8 bits, grey or RGB."""
+def has_channels(path: Path, count: int) -> str:
+    return f"{path} has {count} channel{'s' if count != 1 else ''}"
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """8 bits, in any mode, without transparency."""
     if image.mode in ("I", "F") or image.mode.startswith("I;"):
         values = np.asarray(image, dtype=np.float64)
         if not np.isfinite(values).all():
             raise ValueError("it holds values that are not finite")
         top = values.max(initial=0.0)
         scale = 255.0 if top <= 1 and image.mode == "F" else 1.0 if top <= 255 and image.mode != "I;16" else 1 / 257
-        image = Image.fromarray((values * scale).clip(0, 255).round().astype(np.uint8))
+        return Image.fromarray((values * scale).clip(0, 255).round().astype(np.uint8))
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
         pixels = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", pixels.size, "white"), pixels)
-    return image.convert(mode)
+        return Image.alpha_composite(Image.new("RGBA", pixels.size, "white"), pixels)
+    image.load()
+    return image.convert("L") if image.mode == "1" else image
 
 
-def _fitted(image: Image.Image, settings: Settings) -> NDArray[np.uint8]:
+def fitted(array: Array, settings: Settings) -> Array:
+    """`(C, H, W)` -> `(C, side, side)`: the longest side scaled to `longest`, the middle cut out or put on background.
+
+    The background of bytes is 0: inverted white, and black. That of floats is the median of each channel.
+    """
     side, longest = settings.side, settings.longest or settings.side
-    factor = longest / max(image.size)
-    width, height = (max(1, round(length * factor)) for length in image.size)
-    scaled = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
-    scaled = scaled[None] if scaled.ndim == 2 else scaled.transpose(2, 0, 1)
+    factor = longest / max(array.shape[1:])
+    height, width = (max(1, round(length * factor)) for length in array.shape[1:])
+    scaled = np.stack(
+        [np.asarray(Image.fromarray(c).resize((width, height), Image.Resampling.BILINEAR)) for c in array]
+    )
     if settings.invert:
         scaled = 255 - scaled
-    out = np.zeros((len(scaled), side, side), dtype=np.uint8)  # inverted white and black are both 0: the background
+    out = np.zeros((len(scaled), side, side), dtype=scaled.dtype)
+    if settings.floats:
+        out += np.median(scaled, axis=(1, 2), keepdims=True)
     height, width = min(height, side), min(width, side)
     top, left = (side - height) // 2, (side - width) // 2
     up, before = (scaled.shape[1] - height) // 2, (scaled.shape[2] - width) // 2

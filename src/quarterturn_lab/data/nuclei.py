@@ -1,0 +1,41 @@
+"""Microscopy images with a number for each nucleus:
+
+    DIR/images/<name>.png   grey or stained, of any size
+    DIR/labels/<name>.png   16 bits: 0 is the background, every other number a nucleus
+
+A tenth of the images, by their names, is for testing.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from quarterturn_lab.data import pairs, splits
+from quarterturn_lab.data.dataset import Scenes, Settings
+from quarterturn_lab.data.folder import existing
+from quarterturn_lab.errors import DataError
+
+TREE = "images and their label maps, of the same names:\n  {folder}/images/<name>.png\n  {folder}/labels/<name>.png"
+
+
+def load(settings: Settings) -> Scenes:
+    """Images and label maps of any size."""
+    folder = inside(existing(settings.folder, TREE))
+    tree = TREE.format(folder=folder)
+    for kind in ("images", "labels"):
+        if not (folder / kind).is_dir():
+            raise DataError(f"{folder / kind} is missing; expected {tree}")
+    found = pairs.matched(folder / "images", folder / "labels", "", settings.skip_bad)
+    if not found:
+        raise DataError(f"no images in {folder / 'images'}; expected {tree}")
+    scenes = pairs.read("nuclei", found, settings, instances=True)
+    test = splits.stratified(scenes.names, np.zeros(len(scenes.names), dtype=np.int64))
+    if not test.any() or test.all():
+        raise DataError(f"{len(scenes.names)} images in {folder} are too few for a training and a test part: give 10")
+    return replace(scenes, classes=("background", "nucleus"), train=np.flatnonzero(~test), test=np.flatnonzero(test))
+
+
+def inside(folder: Path) -> Path:
+    """The folder of the two folders, which may be one further down."""
+    return folder / "nuclei" if (folder / "nuclei" / "images").is_dir() else folder

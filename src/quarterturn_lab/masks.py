@@ -1,0 +1,160 @@
+"""What is measured on masks: the area under the ROC curve, relaxed precision and recall, Dice, instances.
+
+Images may differ in size, so that all of these take lists of maps. Nothing here needs torch.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Map = NDArray[Any]
+SLACK = 3  # pixels, Mnih's
+STEPS = 256  # thresholds of the break-even point
+OVERLAPS = tuple(round(0.5 + 0.05 * i, 2) for i in range(10))  # of the average precision
+
+
+def auc(probabilities: NDArray[Any], truth: NDArray[np.bool_]) -> float:
+    """The area under the ROC curve: how often a pixel of the object is above one of the background; ties count half.
+
+    NaN where one of the two is missing.
+
+    >>> auc(np.array([0.1, 0.4, 0.4, 0.8]), np.array([False, False, True, True]))
+    0.875
+    """
+    positive, negative = np.sort(probabilities[truth], axis=None), np.sort(probabilities[~truth], axis=None)
+    if not len(positive) or not len(negative):
+        return float("nan")
+    below = np.searchsorted(negative, positive, "left").sum(dtype=np.int64)
+    not_above = np.searchsorted(negative, positive, "right").sum(dtype=np.int64)
+    return float(below + not_above) / 2 / (len(positive) * len(negative))
+
+
+# --- relaxed precision and recall -------------------------------------------------------------------------------------
+
+
+def widest(values: Map, slack: int = SLACK) -> Map:
+    """The maximum in the square window of `slack` pixels to each side, cut at the edges of the map."""
+    for axis in (0, 1):
+        padded = np.pad(values, [(slack, slack) if axis == i else (0, 0) for i in (0, 1)], mode="edge")
+        windows = [np.take(padded, range(k, k + values.shape[axis]), axis=axis) for k in range(2 * slack + 1)]
+        values = np.maximum.reduce(windows)
+    return values
+
+
+def relaxed_curve(
+    probabilities: Sequence[Map], truths: Sequence[Map], slack: int = SLACK, steps: int = STEPS
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Precision and recall for the thresholds 0, 1/steps, ... 1, summed over the maps (Mnih 2013).
+
+    Precision: the share of the predicted pixels with a true one within the slack. Recall: the share of the true pixels
+    with a predicted one within it. Where nothing is predicted the precision is 1.
+    """
+    predicted, right, found = (np.zeros(steps + 1, dtype=np.int64) for _ in range(3))
+    true = 0
+    for p, t in zip(probabilities, truths, strict=True):
+        level = np.floor(p * steps).astype(np.int64).clip(0, steps)  # the last threshold that it reaches
+        near = widest(t > 0, slack)
+        predicted += np.bincount(level.ravel(), minlength=steps + 1)
+        right += np.bincount(level[near], minlength=steps + 1)
+        found += np.bincount(widest(level, slack)[t > 0], minlength=steps + 1)
+        true += int((t > 0).sum())
+    predicted, right, found = (counts[::-1].cumsum()[::-1] for counts in (predicted, right, found))
+    precision = np.where(predicted > 0, right / np.maximum(predicted, 1), 1.0)
+    return precision, found / true if true else np.full(steps + 1, np.nan)
+
+
+def break_even(probabilities: Sequence[Map], truths: Sequence[Map], slack: int = SLACK, steps: int = STEPS) -> float:
+    """Where relaxed precision and recall are equal, on straight lines between the thresholds; NaN if nowhere."""
+    precision, recall = relaxed_curve(probabilities, truths, slack, steps)
+    gap = precision - recall
+    crossings = np.flatnonzero((gap[:-1] <= 0) & (gap[1:] >= 0))
+    if not len(crossings):
+        return float("nan")
+    i = int(crossings[0])
+    part = 0.0 if gap[i + 1] == gap[i] else -gap[i] / (gap[i + 1] - gap[i])
+    return float(precision[i] + part * (precision[i + 1] - precision[i]))
+
+
+# --- overlap ----------------------------------------------------------------------------------------------------------
+
+
+def dice(predicted: Map, truth: Map) -> float:
+    """Twice the common pixels by the sum of both; 1 where both are empty.
+
+    >>> dice(np.array([[1, 1, 0]]), np.array([[0, 1, 0]])) == 2 / 3
+    True
+    """
+    a, b = predicted > 0, truth > 0
+    total = int(a.sum()) + int(b.sum())
+    return 2 * int((a & b).sum()) / total if total else 1.0
+
+
+def components(mask: Map) -> NDArray[np.int64]:
+    """Numbers 1, 2, ... for the connected parts of a mask, in reading order; pixels that share an edge are connected.
+
+    Runs of a line are joined with those of the line above that they touch.
+
+    >>> components(np.array([[1, 0, 1], [1, 1, 1], [0, 0, 0], [0, 1, 0]])).tolist()
+    [[1, 0, 1], [1, 1, 1], [0, 0, 0], [0, 2, 0]]
+    """
+    height, width = mask.shape
+    edges = np.diff(np.pad((mask > 0).astype(np.int8), ((0, 0), (1, 1))), axis=1)
+    line, start = np.nonzero(edges == 1)
+    end = np.nonzero(edges == -1)[1]
+    # On a ruler where line follows line, with a gap: a run touches those of the line above that begin before its end
+    # and end after its start.
+    first, last = line * (width + 1) + start, line * (width + 1) + end
+    up = width + 1
+    low, high = np.searchsorted(last, first - up, "right"), np.searchsorted(first, last - up, "left")
+    counts = np.maximum(high - low, 0)
+    below = np.repeat(np.arange(len(line)), counts)
+    above = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts) + np.repeat(low, counts)
+    smallest = _joined(len(line), below, above)
+    _, numbers = np.unique(smallest, return_inverse=True)
+    marks = np.zeros((height, width + 1), dtype=np.int64)
+    np.add.at(marks, (line, start), numbers + 1)
+    np.add.at(marks, (line, end), -(numbers + 1))
+    return marks.cumsum(axis=1)[:, :width]
+
+
+def _joined(count: int, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each of the things the smallest that it is connected with, by pairs (a, b) of neighbours."""
+    smallest = np.arange(count)
+    while True:
+        before = smallest.copy()
+        lower = np.minimum(smallest[a], smallest[b])
+        for side in (a, b):
+            np.minimum.at(smallest, smallest[side], lower)
+        while not np.array_equal(smallest, smallest[smallest]):
+            smallest = smallest[smallest]
+        if np.array_equal(smallest, before):
+            return smallest
+
+
+def average_precision(predicted: Map, truth: Map) -> float:
+    """Of the instances of one image: TP / (TP + FP + FN), mean over the overlaps 0.5, 0.55, ... 0.95.
+
+    Two instances match where the pixels that they share are more than that part of all their pixels; above a half no
+    instance matches two others. 1 where there are none at all.
+    """
+    first, count = _numbered(predicted)
+    second, true_count = _numbered(truth)
+    if not count or not true_count:
+        return 1.0 if count == true_count else 0.0
+    pairs, shared = np.unique(first * (true_count + 1) + second, return_counts=True)
+    a, b = np.divmod(pairs, true_count + 1)
+    sizes, true_sizes = np.bincount(first, minlength=count + 1), np.bincount(second, minlength=true_count + 1)
+    inside = (a > 0) & (b > 0)
+    overlap = shared[inside] / (sizes[a[inside]] + true_sizes[b[inside]] - shared[inside])
+    hits = [(overlap > limit).sum() for limit in OVERLAPS]
+    return float(np.mean([hit / (count + true_count - hit) for hit in hits]))
+
+
+def _numbered(labels: Map) -> tuple[NDArray[np.int64], int]:
+    """Instances as 1, 2, ... count in one line; 0 is the background."""
+    values, numbers = np.unique(labels.ravel(), return_inverse=True)
+    if len(values) and values[0] != 0:
+        numbers = numbers + 1
+    return numbers, len(values) - int(0 in values)
