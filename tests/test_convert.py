@@ -424,6 +424,18 @@ def test_the_result_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
         qt.convert(net, qt.C4, example=torch.randn(2, 3, 16, 16))
 
 
+@pytest.mark.parametrize("home", ["convert", "plain"])
+def test_rounding_is_told_from_faults(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where float32 is off by more than it should be, float64 decides."""
+    monkeypatch.setattr(f"quarterturn.{home}.build.TOLERANCES", {torch.float32: -1.0})
+    net = after(nn.MaxPool2d(3, 2), conv(16, 16))
+    x = torch.randn(2, 3, 16, 16)
+    net(x)
+    converted = qt.convert(net, qt.C4, example=x)
+    assert next(converted.parameters()).dtype == torch.float32
+    assert gap(qt.to_plain(converted, x).double()(x.double()), converted.double()(x.double())) < EXACT
+
+
 # --- what the network begins with -------------------------------------------------------------------------------------
 
 

@@ -319,7 +319,11 @@ def _check_result(
     if not exact or len(turnable) != len(examples):
         return
     found = equivariance_error(converted, group, tuple(examples))
-    if not found.relative[found.worst] <= TOLERANCES.get(examples[0].dtype, 1e-4) * 10:
+    if found.relative[found.worst] <= TOLERANCES.get(examples[0].dtype, 1e-4):
+        return
+    # a network may amplify rounding, as long as it has learnt nothing: then it is exact in float64
+    found = equivariance_error(copy.deepcopy(converted).double(), group, tuple(x.double() for x in examples))
+    if not found.relative[found.worst] <= 1e-6:
         raise ConversionError(
             f"the converted network is not equivariant: element {group.elements[found.worst]} gives an error of "
             f"{found.relative[found.worst]:.3g} of the largest output; a fault of quarterturn, please report it"

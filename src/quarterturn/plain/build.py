@@ -283,7 +283,12 @@ def _fold_norms(plain: fx.GraphModule) -> None:
 
 def _check_that_it_agrees(model: nn.Module, plain: nn.Module, example: Tensor) -> None:
     gap, size = largest_difference(model(example), plain(example))
-    if not gap <= TOLERANCES.get(example.dtype, 1e-4) * size:
+    if gap <= TOLERANCES.get(example.dtype, 1e-4) * size:
+        return
+    # a network may amplify rounding, as long as it has learnt nothing: then they agree in float64
+    twins = [copy.deepcopy(net).double() for net in (model, plain)]
+    gap, size = largest_difference(*(net(example.double()) for net in twins))
+    if not gap <= 1e-6 * size:
         raise ConversionError(
             f"the plain network differs from the original by {gap:.3g} on outputs of size {size:.3g}; this is a fault "
             "of quarterturn, please report it"
