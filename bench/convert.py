@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 import quarterturn as qt
 from quarterturn import pointwise
-from quarterturn.convert import calls, functions, rules
-from quarterturn.convert.report import short
-from quarterturn.convert.summary import costs
+from quarterturn.converting import calls, functions, rules
+from quarterturn.converting.report import short
+from quarterturn.converting.summary import costs
 
 TIMM = """
     resnet18 resnet50 resnet26d resnetaa50 resnetblur50 resnetrs50 resnext50_32x4d wide_resnet50_2 seresnet50

@@ -29,7 +29,7 @@ ORDER = [
     "wrapping",
     "pointwise",
     "plain",
-    "convert",
+    "converting",
     "__init__",
 ]
 # The same inside the packages of the package.
@@ -48,7 +48,7 @@ INSIDE = {
         "__init__",
     ],
     "plain": ["values", "convolutions", "norms", "spatial", "rules", "build", "export", "__init__"],
-    "convert": [
+    "converting": [
         "widths",
         "weights",
         "layers",

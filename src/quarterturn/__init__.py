@@ -8,8 +8,8 @@ from quarterturn.conv import DepthwiseConv as DepthwiseConv
 from quarterturn.conv import PathConv as PathConv
 from quarterturn.conv import RollConv as RollConv
 from quarterturn.conv import SliceConv as SliceConv
-from quarterturn.convert import convert as convert
-from quarterturn.convert import summary as summary
+from quarterturn.converting import convert as convert
+from quarterturn.converting import summary as summary
 from quarterturn.dense import RollLinear as RollLinear
 from quarterturn.errors import ConversionError as ConversionError
 from quarterturn.errors import GroupError as GroupError

@@ -72,7 +72,7 @@ class _Tracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         home = type(m).__module__
-        ours = home.startswith("quarterturn.") and not home.startswith("quarterturn.convert.")
+        ours = home.startswith("quarterturn.") and not home.startswith("quarterturn.converting.")
         return ours or super().is_leaf_module(m, module_qualified_name)
 
 

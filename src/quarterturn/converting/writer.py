@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from quarterturn.convert.layers import FeatureParameter, OrientationsToBatch, OrientationsToFeatures, ToChannels
-from quarterturn.convert.values import (
+from quarterturn.converting.layers import FeatureParameter, OrientationsToBatch, OrientationsToFeatures, ToChannels
+from quarterturn.converting.values import (
     Axis,
     Batch,
     Blocks,
@@ -32,8 +32,8 @@ from quarterturn.convert.values import (
     split_features,
     with_features,
 )
-from quarterturn.convert.weights import Init, per_feature
-from quarterturn.convert.widths import Features, Refusal, Widths, channels
+from quarterturn.converting.weights import Init, per_feature
+from quarterturn.converting.widths import Features, Refusal, Widths, channels
 from quarterturn.filters import Rotate
 from quarterturn.groups import Group
 from quarterturn.layers import Pool, Slice

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from quarterturn.conv import DepthwiseConv, RollConv, SliceConv
-from quarterturn.convert.values import Batch, Position, Value, after, as_tuple, like, maps_of, result
-from quarterturn.convert.weights import drawn, per_feature, projected, rearranged
-from quarterturn.convert.widths import Features, Refusal, channels, make_equal
-from quarterturn.convert.writer import Writer
+from quarterturn.converting.values import Batch, Position, Value, after, as_tuple, like, maps_of, result
+from quarterturn.converting.weights import drawn, per_feature, projected, rearranged
+from quarterturn.converting.widths import Features, Refusal, channels, make_equal
+from quarterturn.converting.writer import Writer
 from quarterturn.dense import RollLinear
 from quarterturn.filters import roll_filters, slice_filters
 from quarterturn.transposed import RollConvTranspose

@@ -3,9 +3,20 @@
 import operator
 from typing import Any
 
-from quarterturn.convert.calls import Call
-from quarterturn.convert.values import Axis, Batch, Blocks, Extra, Orientations, Position, Value, number, plain, result
-from quarterturn.convert.widths import Features, Refusal, channels
+from quarterturn.converting.calls import Call
+from quarterturn.converting.values import (
+    Axis,
+    Batch,
+    Blocks,
+    Extra,
+    Orientations,
+    Position,
+    Value,
+    number,
+    plain,
+    result,
+)
+from quarterturn.converting.widths import Features, Refusal, channels
 from quarterturn.layers import Pool
 from quarterturn.ops import PoolFunction
 

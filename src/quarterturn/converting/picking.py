@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quarterturn.convert import positions, shapes
-from quarterturn.convert.calls import Call, leaves, mapped, option
-from quarterturn.convert.layers import Crop
-from quarterturn.convert.values import (
+from quarterturn.converting import positions, shapes
+from quarterturn.converting.calls import Call, leaves, mapped, option
+from quarterturn.converting.layers import Crop
+from quarterturn.converting.values import (
     Axis,
     Blocks,
     Extra,
@@ -22,7 +22,7 @@ from quarterturn.convert.values import (
     result,
     with_features,
 )
-from quarterturn.convert.widths import Features, Refusal, joined
+from quarterturn.converting.widths import Features, Refusal, joined
 
 
 def getitem(call: Call) -> Value:

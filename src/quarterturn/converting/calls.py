@@ -10,9 +10,9 @@ from torch import fx
 from torch.nn import functional as F
 
 from quarterturn import pointwise
-from quarterturn.convert.values import Value
-from quarterturn.convert.widths import Refusal
-from quarterturn.convert.writer import Writer
+from quarterturn.converting.values import Value
+from quarterturn.converting.widths import Refusal
+from quarterturn.converting.writer import Writer
 
 REDUCTIONS = {"mean", "sum", "amax", "amin", "std", "var", "norm", "max", "min", "prod", "logsumexp"}
 ALSO_METHODS = (

@@ -7,10 +7,10 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from quarterturn.convert.layers import SomeFeatures
-from quarterturn.convert.values import Axis, Batch, Extra, Position, Value, like, reshaped, result, size_of
-from quarterturn.convert.widths import Features, Refusal
-from quarterturn.convert.writer import Writer
+from quarterturn.converting.layers import SomeFeatures
+from quarterturn.converting.values import Axis, Batch, Extra, Position, Value, like, reshaped, result, size_of
+from quarterturn.converting.widths import Features, Refusal
+from quarterturn.converting.writer import Writer
 
 
 def reshape(w: Writer, path: str, value: Value, example: Tensor) -> Value:

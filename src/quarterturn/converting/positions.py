@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from quarterturn.convert.layers import Pad, Resize
-from quarterturn.convert.values import Value, after, as_tuple, like, maps_of, result
-from quarterturn.convert.widths import Refusal, channels, make_equal, repeated
-from quarterturn.convert.writer import Writer
+from quarterturn.converting.layers import Pad, Resize
+from quarterturn.converting.values import Value, after, as_tuple, like, maps_of, result
+from quarterturn.converting.widths import Refusal, channels, make_equal, repeated
+from quarterturn.converting.writer import Writer
 from quarterturn.spatial import AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, EachOrientation, MaxPool, Upsample
 
 

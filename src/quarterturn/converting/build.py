@@ -17,15 +17,15 @@ from torch import Tensor, fx, nn
 
 from quarterturn import pointwise
 from quarterturn.check import TOLERANCES, equivariance_error, in_eval_mode
-from quarterturn.convert import rules
-from quarterturn.convert.calls import in_new, is_pointwise, leaves, mapped, name_of
-from quarterturn.convert.capture import Captured, capture
-from quarterturn.convert.functions import function
-from quarterturn.convert.report import Conversion, cost
-from quarterturn.convert.values import Form, Value, failed, maps_of, number, plain
-from quarterturn.convert.weights import Init
-from quarterturn.convert.widths import Keep, Refusal, Widths, channels
-from quarterturn.convert.writer import Writer
+from quarterturn.converting import rules
+from quarterturn.converting.calls import in_new, is_pointwise, leaves, mapped, name_of
+from quarterturn.converting.capture import Captured, capture
+from quarterturn.converting.functions import function
+from quarterturn.converting.report import Conversion, cost
+from quarterturn.converting.values import Form, Value, failed, maps_of, number, plain
+from quarterturn.converting.weights import Init
+from quarterturn.converting.widths import Keep, Refusal, Widths, channels
+from quarterturn.converting.writer import Writer
 from quarterturn.errors import ConversionError, OptionError, QuarterturnError, unknown
 from quarterturn.filters import Rotate, check_rotate
 from quarterturn.groups import Group

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quarterturn.convert.values import Blocks, Orientations, Value, is_features_first, result
-from quarterturn.convert.weights import per_feature
-from quarterturn.convert.widths import Features, Refusal, make_equal
-from quarterturn.convert.writer import Writer, kept
+from quarterturn.converting.values import Blocks, Orientations, Value, is_features_first, result
+from quarterturn.converting.weights import per_feature
+from quarterturn.converting.widths import Features, Refusal, make_equal
+from quarterturn.converting.writer import Writer, kept
 from quarterturn.norms import BatchNorm, GroupNorm, InstanceNorm, LayerNorm
 
 

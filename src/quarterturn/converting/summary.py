@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from quarterturn.convert.build import convert
-from quarterturn.convert.report import Cost, cost, table
-from quarterturn.convert.widths import Keep
+from quarterturn.converting.build import convert
+from quarterturn.converting.report import Cost, cost, table
+from quarterturn.converting.widths import Keep
 from quarterturn.errors import ConversionError, OptionError
 from quarterturn.groups import Group
 from quarterturn.wrapping import wrap

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from torch import Tensor, fx
 
-from quarterturn.convert.widths import Features, Refusal, channels, joined, make_equal, repeated
+from quarterturn.converting.widths import Features, Refusal, channels, joined, make_equal, repeated
 
 # "plain": an ordinary tensor, the same as in the old network. "constant": made of parameters and buffers alone.
 # "oriented": it has orientations. "number": no tensor. "failed": made by something that was refused.

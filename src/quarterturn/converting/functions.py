@@ -10,11 +10,21 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from quarterturn import pointwise
-from quarterturn.convert import convolutions, norms, picking, positions, reducing, rules, shapes
-from quarterturn.convert.calls import REDUCTIONS, Call, in_new, is_pointwise, is_shape, leaves, mapped, name_of, record
-from quarterturn.convert.values import Axis, Blocks, Position, Value, broadcast, like, number, plain, result
-from quarterturn.convert.widths import Features, Refusal
-from quarterturn.convert.writer import Writer, kept
+from quarterturn.converting import convolutions, norms, picking, positions, reducing, rules, shapes
+from quarterturn.converting.calls import (
+    REDUCTIONS,
+    Call,
+    in_new,
+    is_pointwise,
+    is_shape,
+    leaves,
+    mapped,
+    name_of,
+    record,
+)
+from quarterturn.converting.values import Axis, Blocks, Position, Value, broadcast, like, number, plain, result
+from quarterturn.converting.widths import Features, Refusal
+from quarterturn.converting.writer import Writer, kept
 
 CONVOLUTIONS: dict[Any, tuple[int, bool]] = {
     F.conv1d: (1, False), F.conv2d: (2, False), F.conv3d: (3, False), F.conv_transpose1d: (1, True),

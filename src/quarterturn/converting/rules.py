@@ -7,16 +7,16 @@ from typing import Any
 from torch import Tensor, nn
 
 from quarterturn import pointwise
-from quarterturn.convert.capture import is_dropout
-from quarterturn.convert.convolutions import (
+from quarterturn.converting.capture import is_dropout
+from quarterturn.converting.convolutions import (
     CONV_DIMS,
     TRANSPOSED_DIMS,
     convolution_layer,
     linear_layer,
     transposed_layer,
 )
-from quarterturn.convert.norms import batch_norm, group_norm, instance_norm, layer_norm
-from quarterturn.convert.positions import (
+from quarterturn.converting.norms import batch_norm, group_norm, instance_norm, layer_norm
+from quarterturn.converting.positions import (
     adaptive_pool,
     each_orientation,
     pad_layer,
@@ -24,11 +24,11 @@ from quarterturn.convert.positions import (
     spatial_pool,
     upsample,
 )
-from quarterturn.convert.shapes import glu, reshape
-from quarterturn.convert.values import Extra, Value, plain, result
-from quarterturn.convert.weights import per_feature
-from quarterturn.convert.widths import Features, Refusal, repeated
-from quarterturn.convert.writer import Writer, kept
+from quarterturn.converting.shapes import glu, reshape
+from quarterturn.converting.values import Extra, Value, plain, result
+from quarterturn.converting.weights import per_feature
+from quarterturn.converting.widths import Features, Refusal, repeated
+from quarterturn.converting.writer import Writer, kept
 
 Rule = Callable[[Writer, str, Any, Value, Any], Value]
 
