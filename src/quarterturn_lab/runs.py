@@ -159,7 +159,7 @@ def _finish(
         "test": evaluate(config, net, data, data.test, device),
         "test_4_turns": evaluate(config, net, data, data.test, device, QUARTERS),
         "train": evaluate(config, net, data, some, device),
-        **({"valid": evaluate(config, net, data, data.valid, device)} if len(data.valid) else {}),
+        **_validation(config, net, data, device),
         "cpu_seconds": round(state.seconds["cpu"], 2),
         "wall_seconds": round(wall, 2),
         "images_per_second": round(presented / wall, 1) if wall else None,
@@ -170,6 +170,15 @@ def _finish(
     write_atomically(directory / "model.json", facts_of(config, data).written())
     write_atomically(directory / "summary.json", json.dumps(result, indent=1))
     return result
+
+
+def _validation(config: Config, net: nn.Module, data: Data, device: torch.device) -> dict[str, Any]:
+    if not len(data.valid):
+        return {}
+    return {
+        "valid": evaluate(config, net, data, data.valid, device),
+        "valid_4_turns": evaluate(config, net, data, data.valid, device, QUARTERS),
+    }
 
 
 def facts_of(config: Config, data: Data) -> facts.Facts:
@@ -291,6 +300,7 @@ def environment(config: Config, data: Data, device: torch.device) -> dict[str, A
         "python": platform.python_version(),
         "platform": platform.platform(),
         "device": str(device) if device.type == "cpu" else torch.cuda.get_device_name(device),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "threads": config.threads,
         "batch_images": config.batch_images,
@@ -299,6 +309,15 @@ def environment(config: Config, data: Data, device: torch.device) -> dict[str, A
         "data": data.fingerprint,
         "skipped": list(data.bad),
     }
+
+
+def processor() -> str:
+    """The name of this machine's processor, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
 
 
 def summary(directory: Path) -> dict[str, Any]:
