@@ -1,9 +1,16 @@
-"""Training speed: images per second, time spent waiting for data, how fast cached images are read, start of --help.
+"""Training: a step of the paper's three networks at full size, time and memory; and the speed of the lab's own loop.
 
+    python bench/training.py [--only steps|rates] [--batch 8] [--repeats 5]
     python bench/training.py [--data DIR] [--threads 2] [--seconds 10]
 
-`--data` is plankton's folder; without it the embedded set is drawn at 95 x 95 instead. "waiting" is the share of the
-time in which the training thread had no batch to work on.
+Steps: plankton 95 x 95, galaxies 64 x 64 and buildings 80 x 80, the plain baseline and rows with pathways: turning
+maps, turning filters through torch's convolutions, and through the Fourier kernel. CPU seconds of one thread,
+interleaved, medians, as ratios. "saved" is what autograd keeps for the backward pass; "peak" the most memory that a
+step took beyond what the process had before, each in a process of its own.
+
+Rates: images per second, time spent waiting for data, how fast cached images are read, start of --help. `--data` is
+plankton's folder; without it the embedded set is drawn at 95 x 95 instead. "waiting" is the share of the time in which
+the training thread had no batch to work on.
 """
 
 import argparse
@@ -13,18 +20,104 @@ import time
 from pathlib import Path
 
 import torch
-from harness import medians, write
+from harness import medians, start_again_with_a_warm_allocator, write
+from modes import saved_bytes
+from modes import step as step_of
+from torch import nn
 
+from quarterturn import RollConv
+from quarterturn.conv import Via
+from quarterturn.filters import Rotate
 from quarterturn_lab import loop
+from quarterturn_lab.build import build, initialise
 from quarterturn_lab.config import Config, checked
 from quarterturn_lab.data import load
 from quarterturn_lab.data.dataset import Data, Dataset
 from quarterturn_lab.experiments import settings_of
+from quarterturn_lab.nets import BUILDINGS, GALAXIES, PLANKTON, edited
 from quarterturn_lab.runs import make_net
 from quarterturn_lab.sampling import fetch
 
 ROWS = ("baseline", "pool-mean", "roll-all-quarter")
 Row = dict[str, object]
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+NETS = {"plankton": PLANKTON, "galaxies": GALAXIES, "buildings": BUILDINGS}
+WAYS: dict[str, tuple[str, Rotate, Via]] = {
+    "baseline": ("baseline", "maps", "auto"),
+    "pool-mean, maps": ("pool-mean", "maps", "auto"),
+    "pool-mean, filters": ("pool-mean", "filters", "conv"),
+    "roll-all-quarter, maps": ("roll-all-quarter", "maps", "auto"),
+    "roll-all-quarter, filters": ("roll-all-quarter", "filters", "conv"),
+    "roll-all-quarter, kernel": ("roll-all-quarter", "filters", "auto"),
+}
+
+
+def made(name: str, way: str) -> nn.Module:
+    """A network of the paper, run in one of the ways."""
+    row, rotate, via = WAYS[way]
+    net = build(edited(NETS[name], row), rotate)
+    initialise(net, 0)
+    for layer in net.modules():
+        if isinstance(layer, RollConv):
+            layer.via = via
+            layer.through_kernel = layer.choose()
+    return net
+
+
+def inputs(name: str, batch: int) -> torch.Tensor:
+    torch.manual_seed(0)
+    return torch.randn(batch, NETS[name].channels, NETS[name].side, NETS[name].side)
+
+
+def peak_mib(name: str, way: str, batch: int) -> float:
+    """The most memory that a step takes beyond what was there before, in a process of its own."""
+    command = [sys.executable, __file__, "--peak", name, way, "--batch", str(batch)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def print_peak(name: str, way: str, batch: int) -> None:
+    net, x = made(name, way), inputs(name, batch)
+    before = _memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the highest mark is now the present one
+    step_of(net, x)()
+    print((_memory("VmHWM") - before) / 1024)
+
+
+def _memory(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith(field)))
+
+
+def steps(name: str, batch: int, repeats: int) -> list[Row]:
+    """Time and memory of a step, each way."""
+    x, nets = inputs(name, batch), {way: made(name, way) for way in WAYS}
+    seconds = medians({way: step_of(net, x) for way, net in nets.items()}, repeats, time.process_time)
+    kept = {way: saved_bytes(net, x) for way, net in nets.items()}
+    peak = {way: peak_mib(name, way, batch) for way in nets}
+    return [
+        {
+            "network": name,
+            "side": NETS[name].side,
+            "row, way": way,
+            "parameters": sum(p.numel() for p in net.parameters()),
+            "batch": batch,
+            "step of baseline": round(seconds[way] / seconds["baseline"], 2),
+            "saved MiB": round(kept[way] / 2**20, 1),
+            "peak MiB": round(peak[way]),
+            "through the kernel": f"{sum(layer.through_kernel for layer in _rolled(net))} of {len(_rolled(net))}",
+        }
+        for way, net in nets.items()
+    ]
+
+
+def _rolled(net: nn.Module) -> list[RollConv]:
+    return [layer for layer in net.modules() if isinstance(layer, RollConv)]
+
+
+# --- rates ------------------------------------------------------------------------------------------------------------
 
 
 def training(config: Config, data: Data, seconds: float) -> Row:
@@ -100,7 +193,19 @@ def main() -> None:
     parser.add_argument("--data")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--only", choices=("steps", "rates"))
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--peak", nargs=2, metavar=("NETWORK", "WAY"), help="used by this script itself")
     options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.peak:
+        print_peak(options.peak[0], options.peak[1], options.batch)
+        return
+    if options.only != "rates":
+        write("steps", [row for name in NETS for row in steps(name, options.batch, options.repeats)])
+    if options.only == "steps":
+        return
     torch.set_num_threads(options.threads)
     rows: list[Row] = []
     name = "plankton" if options.data else "synthetic"
@@ -118,4 +223,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    start_again_with_a_warm_allocator()
     main()

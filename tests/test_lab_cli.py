@@ -11,13 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labtools import class_folders, tiny
+from labtools import call, class_folders, tiny
 from PIL import Image
 
-from quarterturn_lab import cli, runs, tables
+from quarterturn_lab import runs, tables
 from quarterturn_lab.report import report
 
-COMMANDS = ("train", "table", "evaluate", "check", "report", "demo", "doctor", "data info", "data verify")
+COMMANDS = ("train", "table", "evaluate", "check", "predict", "submit", "export", "report", "demo", "doctor")
+COMMANDS += ("data info", "data verify")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 QUIET = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
     --disable-component-update --disable-sync --hide-scrollbars --virtual-time-budget=5000"""
@@ -32,17 +33,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
             config = tiny(row, seed=seed, epochs=2)
             runs.run(config, runs.directory_of(config, root))
     return root
-
-
-def call(arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    """Exit code, output and errors of a command."""
-    code = 0
-    try:
-        cli.main(arguments.split())
-    except SystemExit as end:
-        code = int(end.code or 0)
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 @pytest.mark.parametrize("command", COMMANDS)

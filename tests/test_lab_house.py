@@ -7,7 +7,7 @@ ROOT = Path(__file__).parent.parent / "src"
 LAB = ROOT / "quarterturn_lab"
 
 # A module may import those before it.
-MODULES = """errors seeds files nets config experiments layers build augment metrics masks tasks
+MODULES = """errors raising seeds files nets config experiments layers build augment metrics masks tasks
     data.dataset data.scaling data.cache data.splits data.floats data.images data.reading data.folder data.plankton
     data.plankton_parts data.mnist data.synthetic data.galaxies data.pairs data.aerial data.nuclei data
     facts whole sampling evaluation loop runs worker progress sweep tables plots sevenlayers studies

@@ -5,6 +5,7 @@ from pathlib import Path
 from quarterturn_lab.facts import Facts
 from quarterturn_lab.predicting import Tell, find, onnx_runner, predict
 from quarterturn_lab.progress import Bars
+from quarterturn_lab.raising import config_error
 from quarterturn_lab.whole import Run
 
 
@@ -26,13 +27,12 @@ def predict_files(
 def submit_run(directory: Path, sample: Path, folder: Path | None, out: Path | None, batch: int, device: str) -> None:
     """Write a submission file for the images of a challenge."""
     from quarterturn_lab import runs
-    from quarterturn_lab.errors import ConfigError
     from quarterturn_lab.submitting import FOLDERS, submit
 
     config = runs.config_of(directory)
     if folder is None:
         if config.loader not in FOLDERS or config.data is None:
-            raise ConfigError("name the folder of the images to predict: --images DIR")
+            raise config_error("name the folder of the images to predict: --images DIR")
         folder = Path(config.data) / FOLDERS[config.loader]
     run, facts = _network(directory, device)
     out = out or directory / "submission.csv"
@@ -59,9 +59,7 @@ def _network(directory: Path, device: str) -> tuple[Run, Facts]:
 
 
 def _nothing() -> tuple[Run, Facts]:
-    from quarterturn_lab.errors import ConfigError
-
-    raise ConfigError("name a run directory and images, or give --onnx FILE and images")
+    raise config_error("name a run directory and images, or give --onnx FILE and images")
 
 
 def _telling(bars: Bars, name: str) -> Tell:

@@ -316,14 +316,14 @@ def doctor() -> None:
 
 @data_app.command
 def info(folder: Path) -> None:
-    """What a data folder holds: classes, images, sizes.
+    """What a data folder holds: classes or answers, images, sizes.
 
     Example: quarterturn data info ../data/plankton
 
     Parameters
     ----------
     folder
-        A folder of class folders, plankton's, or MNIST's.
+        Class folders, plankton's, MNIST's, galaxies', aerial images' or nuclei's.
     """
     from quarterturn_lab.inspect import info as look
 
@@ -339,7 +339,7 @@ def verify(folder: Path, *, max_pixels: int = 64_000_000) -> None:
     Parameters
     ----------
     folder
-        A folder of class folders, plankton's, or MNIST's.
+        Class folders, plankton's, MNIST's, galaxies', aerial images' or nuclei's.
     max_pixels
         Larger images count as bad.
     """

@@ -76,6 +76,8 @@ class Config(BaseModel):
             raise ValueError(f"drops are parts of the run, between 0 and 1, got {self.drops}")
         if self.divide_batch and self.batch < self.net.pathways:
             raise ValueError(f"a batch of {self.batch} cannot be divided by {self.net.pathways} pathways")
+        if self.floats and self.invert:
+            raise ValueError("invert makes white the background of pictures; floats have their own")
         if self.augment.colour and (self.net.channels != 3 or self.floats):
             raise ValueError(f"colour needs red, green and blue, not {self.net.channels} channels or floats")
         return self

@@ -18,7 +18,14 @@ NEEDED = (
     "jinja2",
     "pillow",
 )
-EXTRAS = {"tensorboard": 'pip install "quarterturn[tensorboard]", for --tensorboard'}
+EXTRAS = {
+    "onnx": 'pip install "quarterturn[onnx]", for export',
+    "onnxscript": 'pip install "quarterturn[onnx]", for export',
+    "onnxruntime": 'pip install "quarterturn[onnx]", for export and predict --onnx',
+    "astropy": 'pip install "quarterturn[fits]", for FITS images',
+    "tifffile": 'pip install "quarterturn[tiff]", for TIFF images of many channels',
+    "tensorboard": 'pip install "quarterturn[tensorboard]", for --tensorboard',
+}
 
 
 def doctor() -> bool:

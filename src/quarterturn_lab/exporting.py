@@ -15,7 +15,9 @@ from quarterturn_lab.facts import KEY
 def export_run(directory: Path, file: Path) -> str:
     """Write the file, compared with the network before it is kept; what may differ from the training's input."""
     config, facts = runs.config_of(directory), runs.known(directory)
-    net = for_whole_images(config, runs.trained(directory, config, facts.classes))
+    net = runs.trained(directory, config, facts.classes)
+    if facts.is_dense:
+        net = for_whole_images(config, net)
     generator = torch.Generator().manual_seed(0)
     example = torch.randn(2, config.net.channels, config.net.side, config.net.side, generator=generator)
     if file.is_dir():

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from quarterturn_lab.data.dataset import Settings
 from quarterturn_lab.data.scaling import Scaling
+from quarterturn_lab.raising import run_error
 
 VERSION = 1  # of this form
 KEY = "quarterturn"  # in the metadata of an ONNX file
@@ -41,8 +42,6 @@ class Facts:
 
 def read(text: str, source: object) -> Facts:
     """Facts from their written form."""
-    from quarterturn_lab.errors import RunError
-
     try:
         found = json.loads(text)
         if found.pop("version") != VERSION:
@@ -52,7 +51,7 @@ def read(text: str, source: object) -> Facts:
         found["scaling"] = Scaling(**{name: tuple(values) for name, values in found["scaling"].items()})
         return Facts(**found)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunError(f"{source} was not written by this version of quarterturn ({error}): make it again") from None
+        raise run_error(f"{source} was not written by this version of quarterturn ({error}): make it again") from None
 
 
 def probabilities(task: str, outputs: NDArray[Any]) -> NDArray[np.float64]:

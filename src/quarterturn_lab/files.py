@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from quarterturn_lab.raising import run_error
+
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -16,9 +18,7 @@ def no_space(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in FULL:
-            from quarterturn_lab.errors import RunError  # it imports torch, which not all who write need
-
-            raise RunError(
+            raise run_error(
                 f"could not write {what}: {os.strerror(error.errno or 0).lower()}. What was written before is whole: "
                 "free some space and give the same command again"
             ) from error

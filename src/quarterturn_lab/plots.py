@@ -20,6 +20,7 @@ STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.color": "#e6e6e6",
     "svg.fonttype": "none",
     "svg.hashsalt": "quarterturn",
@@ -40,7 +41,7 @@ def curves(series: dict[str, tuple[Array, Array, Array, Array]], title: str) -> 
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(5.2, 3.2))
         for colour, (name, (x, mean, low, high)) in zip(_colours(len(series)), series.items(), strict=True):
-            axes.plot(x, mean, color=colour, label=name, linewidth=1.6)
+            axes.plot(x, mean, color=colour, label=name, linewidth=1.6, marker="o" if len(x) == 1 else None)
             axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
         axes.set(xlabel="epoch", title=title)
         axes.legend(frameon=False)

@@ -19,6 +19,7 @@ from PIL import Image
 from quarterturn_lab.data import images
 from quarterturn_lab.facts import KEY, Facts, probabilities, read
 from quarterturn_lab.files import no_space, write_atomically
+from quarterturn_lab.raising import config_error, data_error, run_error
 from quarterturn_lab.whole import Run, object_map, with_margin
 
 Files = list[tuple[str, Path]]  # names and paths
@@ -28,21 +29,19 @@ PICTURES = (".png", ".tif", ".tiff")
 
 def onnx_runner(file: Path) -> tuple[Run, Facts]:
     """The network of an ONNX file that `quarterturn export` wrote."""
-    from quarterturn_lab.errors import RunError
-
     try:
         import onnxruntime  # type: ignore[import-untyped]
     except ImportError:
-        raise RunError('--onnx needs onnxruntime: pip install "quarterturn[onnx]"') from None
+        raise run_error('--onnx needs onnxruntime: pip install "quarterturn[onnx]"') from None
     if not file.is_file():
-        raise RunError(f"{file} does not exist: write it with `quarterturn export RUN --onnx {file}`")
+        raise run_error(f"{file} does not exist: write it with `quarterturn export RUN --onnx {file}`")
     try:
         session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has a class for each cause
-        raise RunError(f"{file} is no ONNX file that can be run ({str(error).splitlines()[0]})") from None
+        raise run_error(f"{file} is no ONNX file that can be run ({str(error).splitlines()[0]})") from None
     about = session.get_modelmeta().custom_metadata_map
     if KEY not in about:
-        raise RunError(f"{file} does not say how images become its input: write it with `quarterturn export`")
+        raise run_error(f"{file} does not say how images become its input: write it with `quarterturn export`")
     name = session.get_inputs()[0].name
     return (lambda batch: session.run(None, {name: batch})[0]), read(about[KEY], file)
 
@@ -52,18 +51,16 @@ def onnx_runner(file: Path) -> tuple[Run, Facts]:
 
 def find(given: tuple[str, ...]) -> Files:
     """The images of folders (and the folders in them), patterns and files; each has a name of its own."""
-    from quarterturn_lab.errors import DataError
-
     if not given:
-        raise DataError("name the images: files, folders, or patterns such as 'photos/*.png'")
+        raise data_error("name the images: files, folders, or patterns such as 'photos/*.png'")
     found: dict[str, Path] = {}
     for text in given:
         here = list(_of(text))
         if not here:
-            raise DataError(f"{text} {'has no images in it' if Path(text).exists() else 'does not exist'}")
+            raise data_error(f"{text} {'has no images in it' if Path(text).exists() else 'does not exist'}")
         for name, path in here:
             if name in found and found[name].resolve() != path.resolve():
-                raise DataError(f"{found[name]} and {path} have the same name: predict them one after the other")
+                raise data_error(f"{found[name]} and {path} have the same name: predict them one after the other")
             found[name] = path
     return list(found.items())
 
@@ -87,12 +84,10 @@ def _of(text: str) -> Iterator[tuple[str, Path]]:
 
 def prepared(path: Path, facts: Facts, convert: bool) -> NDArray[np.float32]:
     """An image as the network gets it; one with other channels than those of the training is refused."""
-    from quarterturn_lab.errors import DataError
-
     array, bands = images.decoded(path, facts.settings, scaled=not facts.is_dense)
     if facts.bands and not convert and not set(bands) & set(facts.bands):
         trained = " or ".join(map(str, facts.bands))
-        raise DataError(
+        raise data_error(
             f"{images.has_channels(path, bands[0])}, and the network was trained on images with {trained}: give "
             "--convert to have grey and colour made of each other"
         )
@@ -124,24 +119,22 @@ def mask(run: Run, facts: Facts, path: Path, convert: bool) -> NDArray[np.float6
 
 def predict(run: Run, facts: Facts, files: Files, out: Path, batch: int, convert: bool, grey: bool, tell: Tell) -> None:
     """Write a table of probabilities, or a mask for each image."""
-    from quarterturn_lab.errors import ConfigError
-
     if batch < 1:
-        raise ConfigError(f"--batch {batch}: at least one image at a time is needed")
+        raise config_error(f"--batch {batch}: at least one image at a time is needed")
     if not facts.is_dense:
         if out.is_dir():
-            raise ConfigError(f"--out {out} is a folder: name the table to write, such as {out / 'answers.csv'}")
+            raise config_error(f"--out {out} is a folder: name the table to write, such as {out / 'answers.csv'}")
         found = vectors(run, facts, files, batch, convert, tell)
         write_table(out, ("image", *facts.classes), [name for name, _ in files], found)
     elif out.suffix.lower() in PICTURES:
         if len(files) > 1:
-            raise ConfigError(f"--out {out} is one picture and there are {len(files)} images: name a folder")
+            raise config_error(f"--out {out} is one picture and there are {len(files)} images: name a folder")
         _write_masks([(out.name, files[0][1])], out.parent, lambda path: mask(run, facts, path, convert), grey, tell)
     else:
         names = [(f"{name.rpartition('.')[0] or name}.png", path) for name, path in files]
         twice = next((name for name in dict(names) if sum(name == other for other, _ in names) > 1), None)
         if twice:
-            raise ConfigError(f"two images would be written as {out / twice}: predict them one after the other")
+            raise config_error(f"two images would be written as {out / twice}: predict them one after the other")
         _write_masks(names, out, lambda path: mask(run, facts, path, convert), grey, tell)
 
 

@@ -27,9 +27,9 @@ def batch(config: Config, data: Data, scaling: Scaling, epoch: int, samples: Ind
         turned = warped(torch.from_numpy(numbers).to(device), maps, side, "reflection", "nearest")
         labels = middle(turned, side - 2 * config.net.margin)[:, 0].long()
     if warps.colour:
-        top = 255 * scaling.factor[0]  # white
+        black, white = (prepared(torch.full((1, 3, 1, 1), value, device=device), scaling) for value in (0.0, 255.0))
         shift = colours(warps, config.seed, epoch, samples).to(device)
-        inputs = (inputs + top * shift).clamp(0.0, top)
+        inputs = (inputs + (white - black) * shift).clamp(black, white)
     return inputs, labels
 
 

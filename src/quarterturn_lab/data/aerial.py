@@ -6,6 +6,7 @@
 Images and masks belong together by their names without endings, which may be tif, tiff, png or jpg.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,26 +35,14 @@ def load(settings: Settings) -> Scenes:
         for kind in ("sat", "map"):
             if not (folder / part / kind).is_dir():
                 raise DataError(f"{folder / part / kind} is missing; expected {tree}")
-        here = pairs.by_stem(folder / part / "sat", folder / part / "map", f"{part}/", settings.skip_bad)
+        here = pairs.matched(folder / part / "sat", folder / part / "map", f"{part}/", settings.skip_bad)
         if not here:
             raise DataError(f"no images in {folder / part / 'sat'}; expected {tree}")
         found += here
-    read = pairs.read("aerial", found, settings, instances=False, least=settings.side)
-    parts = np.array([name.split("/")[0] for name in read.names])
+    scenes = pairs.read("aerial", found, settings, instances=False, least=settings.side)
+    parts = np.array([name.split("/")[0] for name in scenes.names])
     train, valid, test = (np.flatnonzero(parts == part) for part in PARTS)
-    return Scenes(
-        read.images,
-        read.labels,
-        ("background", "object"),
-        read.names,
-        train,
-        test,
-        read.fingerprint,
-        read.bad,
-        valid,
-        "pixels",
-        read.bands,
-    )
+    return replace(scenes, train=train, valid=valid, test=test)
 
 
 def inside(folder: Path) -> Path:

@@ -16,10 +16,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from quarterturn_lab.data import images
 from quarterturn_lab.data.dataset import NOBODY, Dataset, Indices, Settings
 from quarterturn_lab.data.folder import existing
-from quarterturn_lab.data.reading import Files, squares
+from quarterturn_lab.data.reading import Files, by_stem, squares
 from quarterturn_lab.errors import DataError
 
 IMAGES, TABLE, TEST_IMAGES = "images_training_rev1", "training_solutions_rev1.csv", "images_test_rev1"
@@ -111,14 +110,7 @@ def _row(path: Path, number: int, line: list[str], header: list[str]) -> tuple[s
 
 def paired(folder: Path, rows: dict[str, NDArray[np.float64]], source: Path, skip: bool) -> Files:
     """Names and paths of the images, in the order of the rows; what is on one side only is named, or left out."""
-    found: dict[str, Path] = {}
-    for path in sorted(folder.iterdir()):
-        if path.suffix.lower() in images.SUFFIXES and not path.name.startswith("."):
-            if path.stem in found:
-                raise DataError(
-                    f"{folder} has two images of GalaxyID {path.stem}: {found[path.stem].name}, {path.name}"
-                )
-            found[path.stem] = path
+    found = by_stem(folder)
     without_image = [name for name in rows if name not in found]
     without_row = [name for name in found if name not in rows]
     if not skip and without_image:

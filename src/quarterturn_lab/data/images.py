@@ -1,9 +1,8 @@
 """From image files of any kind to arrays `(C, H, W)`, and to the squares that a network looks at.
 
-Nothing here needs torch, so that predictions through onnxruntime do not; errors do, and are imported to be raised.
+Nothing here needs torch, so that predictions through onnxruntime do not.
 """
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from PIL import Image
 
 from quarterturn_lab.data import floats
 from quarterturn_lab.data.dataset import Settings
+from quarterturn_lab.raising import data_error
 
 Array = NDArray[Any]
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".pgm", ".ppm"})
@@ -31,43 +31,39 @@ def decoded(path: Path, settings: Settings, scaled: bool = False) -> tuple[Array
     made of each other. With `settings.floats` the file's own values in its own channels. `scaled`: it will be `fitted`,
     so that a JPEG's decoder may leave out what is scaled away. What cannot be read raises, named.
     """
-    from quarterturn_lab.errors import DataError
-
     if settings.floats:
         array = floats.read(path, settings.max_pixels)
         if len(array) != settings.channels:
-            raise DataError(f"{has_channels(path, len(array))}: {settings.channels} are needed, see --channels")
+            raise data_error(f"{has_channels(path, len(array))}: {settings.channels} are needed, see --channels")
         return array, (len(array),)
     if settings.channels not in (1, 3):
-        raise DataError(
+        raise data_error(
             f"pictures have 1 or 3 channels, not {settings.channels}: give --floats for files with other numbers"
         )
     if path.suffix.lower() in floats.FITS:
-        raise DataError(f"{path} holds numbers, not a picture: give --floats to use them as they are")
+        raise data_error(f"{path} holds numbers, not a picture: give --floats to use them as they are")
     mode = "L" if settings.channels == 1 else "RGB"
     least = max(settings.side, settings.longest or settings.side)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow's own limit of pixels is only a warning; ours is below
-            with Image.open(path) as image:
-                if image.width * image.height > settings.max_pixels:
-                    raise DataError(floats.too_many_pixels(path, image.width, image.height, settings.max_pixels))
+        with floats.quiet(), Image.open(path) as image:  # Pillow's own limit of pixels is only a warning
+            width, height = image.size
+            if width * height <= settings.max_pixels:
                 if scaled:
                     image.draft(None, (least, least))
                 picture = _eight_bits(image)
                 colours = np.asarray(picture.convert("RGB")) if picture.mode != "L" else None
                 plain = np.asarray(picture.convert(mode))
-    except DataError:
-        raise
     except Image.DecompressionBombError:
-        raise DataError(
+        raise data_error(
             f"{path} has far more pixels than the limit of {settings.max_pixels:,}: make it smaller"
         ) from None
     except FileNotFoundError:
-        raise DataError(f"{path} is not there any more") from None
+        raise data_error(f"{path} is not there any more") from None
     except (OSError, SyntaxError, ValueError, IndexError, MemoryError) as error:
         hint = "; many channels or floats need --floats" if path.suffix.lower() in floats.TIFF else ""
-        raise DataError(f"{path} cannot be read ({error}): it is broken, truncated or no image{hint}") from None
+        raise data_error(f"{path} cannot be read ({error}): it is broken, truncated or no image{hint}") from None
+    if width * height > settings.max_pixels:
+        raise data_error(floats.too_many_pixels(path, width, height, settings.max_pixels))
     array = plain[None] if plain.ndim == 2 else plain.transpose(2, 0, 1)
     if colours is None:
         return array, (1,)

@@ -6,6 +6,7 @@
 A tenth of the images, by their names, is for testing.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,25 +26,14 @@ def load(settings: Settings) -> Scenes:
     for kind in ("images", "labels"):
         if not (folder / kind).is_dir():
             raise DataError(f"{folder / kind} is missing; expected {tree}")
-    found = pairs.by_stem(folder / "images", folder / "labels", "", settings.skip_bad)
+    found = pairs.matched(folder / "images", folder / "labels", "", settings.skip_bad)
     if not found:
         raise DataError(f"no images in {folder / 'images'}; expected {tree}")
-    read = pairs.read("nuclei", found, settings, instances=True)
-    test = splits.stratified(read.names, np.zeros(len(read.names), dtype=np.int64))
+    scenes = pairs.read("nuclei", found, settings, instances=True)
+    test = splits.stratified(scenes.names, np.zeros(len(scenes.names), dtype=np.int64))
     if not test.any() or test.all():
-        raise DataError(f"{len(read.names)} images in {folder} are too few for a training and a test part: give 10")
-    return Scenes(
-        read.images,
-        read.labels,
-        ("background", "nucleus"),
-        read.names,
-        np.flatnonzero(~test),
-        np.flatnonzero(test),
-        read.fingerprint,
-        read.bad,
-        task="instances",
-        bands=read.bands,
-    )
+        raise DataError(f"{len(scenes.names)} images in {folder} are too few for a training and a test part: give 10")
+    return replace(scenes, classes=("background", "nucleus"), train=np.flatnonzero(~test), test=np.flatnonzero(test))
 
 
 def inside(folder: Path) -> Path:

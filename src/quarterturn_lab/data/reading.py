@@ -47,6 +47,17 @@ def squares(kind: str, files: Files, settings: Settings) -> Squares:
     return Squares(array, about["names"], about["bad"], about["bands"], key)
 
 
+def by_stem(folder: Path) -> dict[str, Path]:
+    """The images of a folder by their names without endings, sorted; two of one name raise. No hidden files."""
+    found: dict[str, Path] = {}
+    for path in sorted(folder.iterdir()):
+        if path.suffix.lower() in images.SUFFIXES and not path.name.startswith("."):
+            if path.stem in found:
+                raise DataError(f"{folder} has two images named {path.stem}: {found[path.stem].name}, {path.name}")
+            found[path.stem] = path
+    return found
+
+
 def every(files: Files, read: Callable[[Path], Item], skip_bad: bool) -> tuple[dict[str, Item], list[str]]:
     """What each file holds, and the names of those that cannot be used."""
     good: dict[str, Item] = {}

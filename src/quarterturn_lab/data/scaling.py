@@ -30,21 +30,19 @@ class Scaling:
 def scaling_of(data: Data) -> Scaling:
     """From 1,000 of the training images at most, or 50 scenes.
 
-    Bytes have their background at zero, which stays there: all channels get one factor. Floats may lie anywhere: each
-    channel gets its mean and its standard deviation.
+    Single images of bytes have their background at zero, which stays there: all channels get one factor. Floats and
+    scenes may lie anywhere: each channel gets its mean and its standard deviation.
     """
     if isinstance(data, Dataset):
         some = data.images[data.train[:: max(1, len(data.train) // 1000)][:1000]]
-        channels = [some[:, c].ravel() for c in range(some.shape[1])] if some.dtype != np.uint8 else []
-        values, count = some, some.shape[1]
+        if some.dtype == np.uint8:
+            deviation = float(np.std(some.astype(np.float32) / 255))
+            return Scaling((0.0,) * some.shape[1], (1.0 / max(deviation, 1e-3) / 255,) * some.shape[1])
+        channels = [some[:, c].ravel() for c in range(some.shape[1])]
     else:
         some_scenes = data.train[:: max(1, len(data.train) // 50)][:50]
         scenes = [data.images[i][:, ::3, ::3] for i in some_scenes]  # every ninth pixel will do
-        count, channels = len(scenes[0]), []
-        values = np.concatenate([scene.ravel() for scene in scenes])
-    if values.dtype == np.uint8:
-        deviation = float(np.std(values.astype(np.float32) / 255))
-        return Scaling((0.0,) * count, (1.0 / max(deviation, 1e-3) / 255,) * count)
+        channels = [np.concatenate([scene[c].ravel() for scene in scenes]) for c in range(len(scenes[0]))]
     deviations = [float(np.std(channel, dtype=np.float64)) for channel in channels]
     return Scaling(
         tuple(float(np.mean(channel, dtype=np.float64)) for channel in channels),
