@@ -25,8 +25,8 @@ COLUMNS = (
 )
 NOTE = (
     "c.-e. is cross-entropy, lower is better; ± is the sample standard deviation over seeds, a figure without it "
-    "is one run. Multiply-adds are of one image on its way through the network, in millions, counted with maps turned and "
-    "without the Fourier kernel. CPU seconds are of training alone. 4 turns averaged: the mean answer to the image "
+    "is one run. Multiply-adds are of one image on its way through the network, in millions, counted with maps turned "
+    "and without the Fourier kernel. CPU seconds are of training alone. 4 turns averaged: the mean answer to the image "
     "turned by 0, 90, 180 and 270 degrees, not retrained; a network that is invariant to turns gains nothing."
 )
 PAIRED = (

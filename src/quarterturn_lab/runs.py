@@ -8,14 +8,12 @@ A checkpoint is one file, replaced as a whole; a run that was killed goes on fro
 import io
 import json
 import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ from safetensors.torch import load_file, save
 from torch import nn
 
 from quarterturn.errors import unknown
-from quarterturn_lab import facts, loop
+from quarterturn_lab import facts, loop, machine
 from quarterturn_lab.build import build, initialise
 from quarterturn_lab.config import Config, difference, read
 from quarterturn_lab.data import load, settings_of
@@ -101,7 +99,9 @@ def run(config: Config, directory: Path, progress: Progress | None = None) -> di
         data = load(config)
         net = make_net(config, data).to(device)
         write_atomically(directory / "config.json", config.model_dump_json(indent=1))
-        write_atomically(directory / "environment.json", json.dumps(environment(config, data, device), indent=1))
+        write_atomically(
+            directory / "environment.json", json.dumps(machine.environment(config, data, device), indent=1)
+        )
         return _train(config, directory, data, net, device, progress)
 
 
@@ -290,34 +290,6 @@ def _tensorboard(config: Config, directory: Path) -> Any:
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
-
-
-def environment(config: Config, data: Data, device: torch.device) -> dict[str, Any]:
-    """What the run ran on, and the numbers that follow from its settings."""
-    return {
-        "quarterturn": version("quarterturn"),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "device": str(device) if device.type == "cpu" else torch.cuda.get_device_name(device),
-        "processor": processor(),
-        "cores": os.cpu_count(),
-        "threads": config.threads,
-        "batch_images": config.batch_images,
-        "batch_pathways": config.batch_images * config.net.pathways,
-        "classes": list(data.classes),
-        "data": data.fingerprint,
-        "skipped": list(data.bad),
-    }
-
-
-def processor() -> str:
-    """The name of this machine's processor, as far as the system tells."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def summary(directory: Path) -> dict[str, Any]:
