@@ -42,10 +42,11 @@ class Entry:
         return ROWS[self.row].get("group") is None
 
     def config(self, seed: int, data: str | None = None) -> Config:
-        """All settings of a run. Rolled networks turn their filters, which is the same network in less time."""
+        """All settings of a run, turning maps or filters: the same network, in whichever way takes less time here."""
         options = dict(self.options)
         factory = options.pop("factory", None)
-        if ROWS[self.row].get("roll") == "all":
+        edit = ROWS[self.row]
+        if edit.get("roll") == "all" or edit.get("method") == "oriented-max":
             options["rotate"] = "filters"
         settings = settings_of(self.experiment, self.row, data=data, **options)
         return checked({**settings, "seed": seed, "factory": factory})
