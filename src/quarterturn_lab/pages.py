@@ -34,6 +34,12 @@ PAIRED = (
     "runs, and the intervals are not corrected for their number. p is by Student's t and, exactly, by flipping signs: "
     "with three seeds that cannot be below 0.25, with five not below 0.0625."
 )
+INDEX = (
+    "Each page is made by its command from the [records](records) of runs, and says itself which runs it rests on. The "
+    "command makes those that have no record yet; it can be stopped at any time and goes on when it is given again. "
+    "Runs that two studies share are made once. How the studies are defined: "
+    "[decisions/0028](../decisions/0028-studies.md)."
+)
 NOTHING = "-"
 PAPER = "The paper's figures are for its full data and its full network."
 
@@ -62,10 +68,26 @@ def page(name: str, study: Study, records: Records) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def made(study: Study, records: Records) -> tuple[int, float]:
+    """Finished runs, and their CPU seconds."""
+    found = [record for entry in study.entries for record in records.of(entry).values()]
+    return len(found), sum(record["cpu_seconds"] for record in found)
+
+
 def progress(study: Study, records: Records) -> str:
-    done = sum(len(records.of(entry)) for entry in study.entries)
-    seconds = sum(record["cpu_seconds"] for entry in study.entries for record in records.of(entry).values())
+    done, seconds = made(study, records)
     return f"{done} of {len(study.runs())} runs have been made, in {seconds / 3600:.1f} CPU hours."
+
+
+def index(found: dict[str, tuple[Study, Records]]) -> str:
+    """The list of all studies, with what there is of each."""
+    rows: list[tuple[str, ...]] = [("study", "what", "runs made", "CPU hours", "command")]
+    for name, (study, records) in found.items():
+        done, seconds = made(study, records)
+        title = f"[{study.title}]({name}.md)" if done else study.title
+        command = f"`quarterturn study {name} --data DIR --jobs 2`"
+        rows.append((title, study.about, f"{done} of {len(study.runs())}", f"{seconds / 3600:.1f}", command))
+    return f"# Results on real data\n\n{INDEX}\n\n{markdown(rows)}\n"
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------

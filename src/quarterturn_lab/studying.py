@@ -7,10 +7,10 @@ from quarterturn_lab import records
 from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.files import write_atomically
 from quarterturn_lab.outcomes import sentence
-from quarterturn_lab.pages import as_csv, page, progress
+from quarterturn_lab.pages import as_csv, index, page, progress
 from quarterturn_lab.pictures import picture
 from quarterturn_lab.progress import Bars
-from quarterturn_lab.studies import Study, study_of
+from quarterturn_lab.studies import STUDIES, Study, study_of
 from quarterturn_lab.sweep import sweep
 
 
@@ -46,6 +46,8 @@ def write(name: str, study: Study, root: Path, output: Path) -> list[Path]:
     """Records and page into a folder; the paths of the page, its table and its picture."""
     found = records.collect(study, root, output / "records")
     if not found.runs:
+        output.mkdir(parents=True, exist_ok=True)
+        write_atomically(output / "README.md", index(all_of(output / "records")))
         return []
     records.save(output / "records", found)
     made: dict[str, str | bytes] = {
@@ -55,7 +57,16 @@ def write(name: str, study: Study, root: Path, output: Path) -> list[Path]:
     }
     for suffix, content in made.items():
         write_atomically(output / f"{name}.{suffix}", content)
+    write_atomically(output / "README.md", index(all_of(output / "records")))
     for takeaway in study.takeaways:
         print(sentence(study, found, takeaway))
     print(progress(study, found))
     return [output / f"{name}.{suffix}" for suffix in made]
+
+
+def all_of(folder: Path) -> dict[str, tuple[Study, records.Records]]:
+    """Every study with its records."""
+    return {
+        name: (study, records.load(folder, [entry.experiment for entry in study.entries]))
+        for name, study in STUDIES.items()
+    }
