@@ -81,7 +81,7 @@ def inference(net: nn.Module, x: Tensor) -> Callable[[], None]:
     return run
 
 
-def in_onnxruntime(net: nn.Module, x: Tensor) -> Callable[[], None]:
+def in_onnxruntime(net: nn.Module, x: Tensor) -> Callable[[], object]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "net.onnx"
         qt.export(net.eval(), x, path, free="nothing")
@@ -136,7 +136,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.peak:
-        print_peak(*options.peak, options.batch)
+        name, label, kind = options.peak
+        print_peak(name, label, kind, options.batch)
         return
     rows = [
         row

@@ -195,7 +195,7 @@ def record(entry: Entry, seed: int, loss: float, cpu: float = 100.0, turned: flo
     averaged = {"cross_entropy": loss if turned is None else turned, "accuracy": 0.5}
     parts = {"train": scores, "test": scores, "test_4_turns": averaged, "valid": scores, "valid_4_turns": averaged}
     about = {"platform": "p", "python": "3", "torch": "2", "processor": "x", "cores": 2}
-    sizes = {"parameters": 1000, "multiply_adds": 2_000_000, "train_images": 2009, "test_images": 3633}
+    sizes = {"parameters": 1000, "multiply_adds": 2_000_000, "train_images": 2009, "test_images": 3633, "data": "1f"}
     return {"label": entry.label, "seed": seed, **parts, **sizes, "cpu_seconds": cpu, "environment": about}
 
 
@@ -306,6 +306,8 @@ def test_records_come_back_as_they_were(tmp_path: Path) -> None:
     files = {path.name: path.read_text() for path in tmp_path.iterdir()}
     records.save(tmp_path, again)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == files
+    records.check(again, SMALL.labels["baseline"])
+    del again.settings["plankton-small", "baseline"]["clip"]  # a setting that came later has its default
     records.check(again, SMALL.labels["baseline"])
     again.settings["plankton-small", "baseline"]["lr"] = 0.5
     with pytest.raises(ConfigError, match=r"plankton-small/baseline were made with other settings \(lr\)"):

@@ -197,8 +197,8 @@ def settings(study: Study, records: Records) -> str:
         for e in (record["environment"] for record in every)
     ):
         lines.append(words)
-    for train, test in sorted({(record["train_images"], record["test_images"]) for record in every}):
-        lines.append(f"- {train:,} training images, {test:,} test images.")
+    for train, test, data in sorted({(r["train_images"], r["test_images"], r["data"]) for r in every}):
+        lines.append(f"- {train:,} training images, {test:,} test images; the data have the fingerprint {data}.")
     return "\n".join(lines)
 
 
@@ -208,5 +208,5 @@ def reproduce(name: str, study: Study) -> str:
         f"```sh\nquarterturn study {name} --data DIR --jobs 2 --output FOLDER\n```\n\n"
         f"`DIR` is the folder that holds {needs}. Runs that were interrupted go on, and those that have a record in "
         f"`FOLDER` are not run again: an empty folder starts from nothing. Each digit is in [{name}.csv]({name}.csv), "
-        "settings, summaries and curves in [records](records)."
+        "settings, summaries and curves in [records](records)." + (f"\n\n{study.further}" if study.further else "")
     )

@@ -130,8 +130,11 @@ def collect(study: Study, root: Path, folder: Path) -> Records:
 def check(records: Records, entry: Entry) -> None:
     """Refuse records that were made with other settings than the study has now."""
     kept = records.settings.get((entry.experiment, entry.label))
-    now = json.loads(json.dumps(settings_of(entry.config(0))))
-    if kept is not None and kept != now:
+    if kept is None:
+        return
+    kept = settings_of(read(json.dumps({**kept, "seed": 0})))  # a setting that came later has its default
+    now = settings_of(entry.config(0))
+    if kept != now:
         names = sorted(name for name in {*kept, *now} if kept.get(name) != now.get(name))
         raise ConfigError(
             f"the records of {entry.experiment}/{entry.label} were made with other settings ({', '.join(names)}): "

@@ -87,6 +87,7 @@ class Study:
     measure: Literal["cross_entropy", "error"] = "cross_entropy"
     series: dict[str, tuple[str, ...]] = field(default_factory=dict)
     along: Literal["cpu_seconds", "train_images"] = "cpu_seconds"
+    further: str = ""  # what else is to be run, elsewhere
 
     def runs(self, seeds: int | None = None, labels: Iterable[str] = ()) -> list[tuple[Entry, int]]:
         """Entries with seeds, the first seed of all of them first; fewer seeds or only some labels, where asked."""
@@ -128,6 +129,10 @@ ONE_TEST_SET = "All runs share one test set: ± and the intervals speak of other
 SMALL_IMAGES = (
     "Images are reduced to 31 x 31 pixels and the networks are small: the paper's own, at 95 x 95, are better by far, "
     "and its figures stand in the table for their order alone."
+)
+PAPERS_OWN = (
+    "The paper's own networks, at 95 x 95, are for a bigger machine: `quarterturn table plankton --data DIR --runs 10`."
+    " What a step of each costs: `python bench/training.py --only steps`."
 )
 SHARED_MACHINE = "CPU seconds were measured while other processes used the same machine: compare them roughly."
 SETTINGS = (
@@ -200,6 +205,7 @@ ALL_IMAGES = Study(
     plankton_takeaways("-all"),
     plankton_questions("-40epochs", "-all"),
     (ONE_TEST_SET, SMALL_IMAGES, SETTINGS, SHARED_MACHINE),
+    further=PAPERS_OWN,
 )
 
 # How many epochs each network gets, so that the CPU seconds of all overlap; 10 is shared with ALL_IMAGES.
