@@ -39,17 +39,18 @@ def _dots(study: Study, records: Records) -> Figure:
     figure, axes = plt.subplots(figsize=(7.5, 0.8 + 0.3 * len(entries)))
     for place, entry in enumerate(entries):
         colour = PLAIN if entry.is_plain else PATHWAYS
+        plainly = values(study, records, entry.label)
         for side, filled in ((entry.label, True), (f"{entry.label}{TURNED}", False)):
-            if not filled and not entry.is_plain:
-                continue  # invariant, or nearly: averaging does nothing to see
             found = list(values(study, records, side).values())
+            if not filled and np.allclose(found, list(plainly.values()), atol=1e-3):
+                continue  # invariant: averaging changes nothing
             axes.scatter(
                 found, [place] * len(found), s=26, facecolors=colour if filled else "white", edgecolors=colour, zorder=3
             )
             axes.plot([mean_sd(found)[0]] * 2, [place - 0.3, place + 0.3], color=colour, linewidth=1.4, zorder=2)
     axes.set(yticks=range(len(entries)), yticklabels=[entry.label for entry in entries], xlabel=_axis(study))
     axes.set_ylim(len(entries) - 0.4, -0.6)
-    marks = {"plain": (PLAIN, PLAIN), "plain, 4 turns averaged": (PLAIN, "white"), "with pathways": (PATHWAYS,) * 2}
+    marks = {"plain": (PLAIN, PLAIN), "with pathways": (PATHWAYS, PATHWAYS), "4 turns averaged": ("black", "white")}
     for name, (edge, face) in marks.items():
         axes.scatter([], [], s=26, facecolors=face, edgecolors=edge, label=f"{name}, a dot for each seed")
     axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.4, -0.5 / (0.8 + 0.3 * len(entries))))
@@ -70,8 +71,12 @@ def _lines(study: Study, records: Records) -> Figure:
             continue
         x, y, low, high = np.array(sorted(points)).T
         colour = COLOURS[number % len(COLOURS)]
-        axes.errorbar(x, y, (y - low, high - y), color=colour, label=name, marker="o", markersize=4, linewidth=1.4)
+        reach = np.maximum((y - low, high - y), 0.0)  # a mean of equal numbers may be off in its last digit
+        axes.errorbar(x, y, reach, color=colour, label=name, marker="o", markersize=4, linewidth=1.4)
     axes.set(xscale="log", xlabel=ALONG[study.along], ylabel=_axis(study))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("{x:g}")
+    axes.tick_params(axis="x", which="minor", labelsize=6)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
     return figure
