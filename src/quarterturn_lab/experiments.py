@@ -157,7 +157,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "pixels",
     ),
     "roads": Experiment(
-        "the same network on the sister set, roads",
+        "the paper's aerial images network on the sister set, roads: days on a CPU",
         BUILDINGS,
         "aerial",
         AERIAL_ROWS,
