@@ -46,6 +46,7 @@ bench: $(INSTALLED)
 	$(BIN)/python bench/conv.py
 	$(BIN)/python bench/vgg.py
 	$(BIN)/python bench/dense.py
+	$(BIN)/python bench/costs.py
 	$(BIN)/python bench/tables.py
 
 clean:

@@ -196,7 +196,15 @@ def record(entry: Entry, seed: int, loss: float, cpu: float = 100.0, turned: flo
     parts = {"train": scores, "test": scores, "test_4_turns": averaged, "valid": scores, "valid_4_turns": averaged}
     about = {"platform": "p", "python": "3", "torch": "2", "processor": "x", "cores": 2}
     sizes = {"parameters": 1000, "multiply_adds": 2_000_000, "train_images": 2009, "test_images": 3633, "data": "1f"}
-    return {"label": entry.label, "seed": seed, **parts, **sizes, "cpu_seconds": cpu, "environment": about}
+    return {
+        "label": entry.label,
+        "seed": seed,
+        **parts,
+        **sizes,
+        "cpu_seconds": cpu,
+        "wall_seconds": 2 * cpu,
+        "environment": about,
+    }
 
 
 def made_up(losses: dict[str, list[float]], turned: dict[str, list[float]] | None = None) -> records.Records:
@@ -277,6 +285,10 @@ def test_the_page_has_what_disappoints_fails_or_is_missing() -> None:
     assert text.index("## How to reproduce it") < text.index("## What it does not show")
     assert "quarterturn study small-set --data DIR" in text
     assert as_csv(SMALL, found).count("\n") == 17
+    assert "training took 2.0 times its CPU seconds" in text
+    for run in found.runs.values():
+        run["wall_seconds"] = run.get("cpu_seconds")
+    assert "Other processes" not in page("small-set", SMALL, found)
 
 
 @pytest.mark.parametrize("name", STUDIES)

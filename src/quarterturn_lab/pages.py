@@ -40,6 +40,7 @@ INDEX = (
     "Runs that two studies share are made once. How the studies are defined: "
     "[decisions/0028](../decisions/0028-studies.md)."
 )
+CROWDED = 1.3  # times the CPU seconds that a run takes when it is not alone
 NOTHING = "-"
 PAPER = "The paper's figures are for its full data and its full network."
 
@@ -63,7 +64,7 @@ def page(name: str, study: Study, records: Records) -> str:
         parts += ["## Not run, or failed", "\n".join(f"- {line}" for line in lines)]
     parts += ["## Settings", settings(study, records)]
     parts += ["## How to reproduce it", reproduce(name, study)]
-    limits = [*study.limits, *(["Rows that are missing above say nothing."] if lines else [])]
+    limits = [*study.limits, *crowded(study, records), *(["Rows that are missing say nothing."] if lines else [])]
     parts += ["## What it does not show", "\n".join(f"- {limit}" for limit in limits)]
     return "\n\n".join(parts) + "\n"
 
@@ -200,6 +201,18 @@ def settings(study: Study, records: Records) -> str:
     for train, test, data in sorted({(r["train_images"], r["test_images"], r["data"]) for r in every}):
         lines.append(f"- {train:,} training images, {test:,} test images; the data have the fingerprint {data}.")
     return "\n".join(lines)
+
+
+def crowded(study: Study, records: Records) -> list[str]:
+    """A warning where runs took much longer than their CPU seconds."""
+    found = [record for entry in study.entries for record in records.of(entry).values()]
+    cpu, wall = (sum(record[f"{kind}_seconds"] for record in found) for kind in ("cpu", "wall"))
+    if not found or wall < CROWDED * cpu:
+        return []
+    return [
+        f"Other processes used the same machine (training took {wall / cpu:.1f} times its CPU seconds), and they slow "
+        "each other's memory: compare CPU seconds roughly."
+    ]
 
 
 def reproduce(name: str, study: Study) -> str:
