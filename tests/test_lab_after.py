@@ -115,7 +115,10 @@ def test_masks_are_pictures_of_the_images_sizes(trained: Path, tmp_path: Path, c
         assert np.array_equal(mask[sure] > 0, light[sure] > 127)
     one = tmp_path / "one.png"
     assert call(f"predict {run} {folder}/cell00.png --out {one}", capsys)[0] == 0
-    assert one.read_bytes() == (out / "cell00.png").read_bytes()
+    assert np.array_equal(np.asarray(Image.open(one)), np.asarray(Image.open(out / "cell00.png")))
+    assert call(f"predict {run} {folder}/cell00.png --out {tmp_path}/one.tif", capsys)[0] == 0
+    with Image.open(tmp_path / "one.tif") as image:
+        assert (image.format, image.size) == ("TIFF", (48, 48))
     assert call(f"predict {run} {folder}/cell01.png --out {out}", capsys)[0] == 0  # into a folder that is there
     assert len(list(out.iterdir())) == 12
 

@@ -27,7 +27,8 @@ def info(folder: Path) -> None:
         _sizes(folder, galaxies.paired(root / galaxies.IMAGES, rows, root / galaxies.TABLE, skip=False))
         return
     for name, found_pairs in _scenes(folder).items():
-        print(f"{name}: {len(found_pairs):,} images with label maps")
+        count = len(found_pairs)
+        print(f"{name}: {count:,} image{'s' if count != 1 else ''} with label maps")
         _sizes(folder, [(stem, path) for stem, path, _ in found_pairs])
     if _scenes(folder):
         return

@@ -129,7 +129,13 @@ def predict(run: Run, facts: Facts, files: Files, out: Path, batch: int, convert
     elif out.suffix.lower() in PICTURES:
         if len(files) > 1:
             raise config_error(f"--out {out} is one picture and there are {len(files)} images: name a folder")
-        _write_masks([(out.name, files[0][1])], out.parent, lambda path: mask(run, facts, path, convert), grey, tell)
+        buffer = io.BytesIO()
+        picture(mask(run, facts, files[0][1], convert), grey).save(
+            buffer, "PNG" if out.suffix.lower() == ".png" else "TIFF"
+        )
+        tell(1, 1)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(out, buffer.getvalue())
     else:
         names = [(f"{name.rpartition('.')[0] or name}.png", path) for name, path in files]
         twice = next((name for name in dict(names) if sum(name == other for other, _ in names) > 1), None)
@@ -149,17 +155,22 @@ def write_table(out: Path, header: tuple[str, ...], names: list[str], values: ND
     write_atomically(out, buffer.getvalue())
 
 
+def picture(probabilities: NDArray[np.float64], grey: bool) -> Image.Image:
+    """A mask as 0 and 255, or as all levels between."""
+    levels = (255 * probabilities).round() if grey else np.where(probabilities >= 0.5, 255, 0)
+    return Image.fromarray(levels.astype(np.uint8))
+
+
 def _write_masks(names: Files, folder: Path, mask_of: Callable[[Path], NDArray[Any]], grey: bool, tell: Tell) -> None:
-    """All masks into a folder beside the one that is asked for; then each takes its place."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = folder.absolute().with_name(f".{folder.absolute().name}.{os.getpid()}")
+    """All masks into a place of their own, in the folder or where it will be; then each takes its place."""
+    folder = folder.absolute()
+    scratch = (folder if folder.is_dir() else folder.parent) / f".{folder.name}.{os.getpid()}"
     try:
         with no_space(str(folder)):
             for number, (name, path) in enumerate(names, start=1):
-                values = mask_of(path)
-                levels = (255 * values).round() if grey else np.where(values >= 0.5, 255, 0)
+                made = picture(mask_of(path), grey)
                 (scratch / name).parent.mkdir(parents=True, exist_ok=True)
-                Image.fromarray(levels.astype(np.uint8)).save(scratch / name)
+                made.save(scratch / name)
                 tell(number, len(names))
             for name, _ in names:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)

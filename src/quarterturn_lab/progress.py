@@ -46,7 +46,9 @@ class Bars:
         start, first = self.started.setdefault(name, (now, step))
         rate = (step - first) / (now - start) if now > start else 0.0
         notes = [f"loss {loss:.3f}"] if loss is not None else []
-        note = "  ".join([*notes, *([f"{rate * images:,.0f} images/s"] if rate else [])])
+        note = "  ".join(
+            [*notes, *([f"{rate * images:,.{0 if rate * images >= 10 else 1}f} images/s"] if rate else [])]
+        )
         if self.bars:
             if name not in self.tasks:
                 self.tasks[name] = self.bars.add_task(name, total=total, note=note)
