@@ -19,10 +19,10 @@ from quarterturn_lab.data import load, plankton_parts, splits
 from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.experiments import PAPER_PLANKTON
 from quarterturn_lab.metrics import paired_interval, t_quantile
-from quarterturn_lab.pages import as_csv, index, page
+from quarterturn_lab.pages import as_csv, page
 from quarterturn_lab.pictures import picture
 from quarterturn_lab.studies import STUDIES, Entry, Question, Study, Takeaway
-from quarterturn_lab.studying import all_of, run_study, write
+from quarterturn_lab.studying import contents, run_study, write
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 SMALL = STUDIES["small-set"]
@@ -356,9 +356,9 @@ def test_a_study_from_the_command_line(
     assert "2 of 3 runs are to be made" in call()
     text = (tmp_path / "out/tiny.md").read_text()
     assert "3 of 3 runs have been made" in text
-    contents = (tmp_path / "out/README.md").read_text()
-    assert "| [Tiny](tiny.md) | Seconds. | 3 of 3 |" in contents
-    assert "| Plankton, small set | About 2,000" in contents  # no page yet, so no link
+    listing = (tmp_path / "out/README.md").read_text()
+    assert "| [Tiny](tiny.md) | Seconds. | 3 of 3 |" in listing
+    assert "| Plankton, small set | About 2,000" in listing  # no page yet, so no link
     (tmp_path / "runs").rename(tmp_path / "gone")  # the records are enough
     assert "to be made" not in call()
     assert (tmp_path / "out/tiny.md").read_text() == text
@@ -400,4 +400,4 @@ def test_committed_pages_are_what_their_records_say(name: str) -> None:
     assert (RESULTS / f"{name}.md").read_text() == page(name, study, found)
     assert (RESULTS / f"{name}.csv").read_text() == as_csv(study, found)
     assert (RESULTS / f"{name}.png").exists()
-    assert (RESULTS / "README.md").read_text() == index(all_of(RESULTS / "records"))
+    assert (RESULTS / "README.md").read_text() == contents(RESULTS)

@@ -80,12 +80,12 @@ def progress(study: Study, records: Records) -> str:
     return f"{done} of {len(study.runs())} runs have been made, in {seconds / 3600:.1f} CPU hours."
 
 
-def index(found: dict[str, tuple[Study, Records]]) -> str:
-    """The list of all studies, with what there is of each."""
+def index(found: dict[str, tuple[Study, Records]], pages: set[str]) -> str:
+    """The list of all studies, with what there is of each; `pages` are the names of those that have one."""
     rows: list[tuple[str, ...]] = [("study", "what", "runs made", "CPU hours", "command")]
     for name, (study, records) in found.items():
         done, seconds = made(study, records)
-        title = f"[{study.title}]({name}.md)" if done else study.title
+        title = f"[{study.title}]({name}.md)" if name in pages else study.title
         command = f"`quarterturn study {name} --data DIR --jobs 2`"
         rows.append((title, study.about, f"{done} of {len(study.runs())}", f"{seconds / 3600:.1f}", command))
     return f"# Results on real data\n\n{INDEX}\n\n{markdown(rows)}\n"

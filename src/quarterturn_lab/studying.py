@@ -47,7 +47,7 @@ def write(name: str, study: Study, root: Path, output: Path) -> list[Path]:
     found = records.collect(study, root, output / "records")
     if not found.runs:
         output.mkdir(parents=True, exist_ok=True)
-        write_atomically(output / "README.md", index(all_of(output / "records")))
+        write_atomically(output / "README.md", contents(output))
         return []
     records.save(output / "records", found)
     made: dict[str, str | bytes] = {
@@ -57,11 +57,16 @@ def write(name: str, study: Study, root: Path, output: Path) -> list[Path]:
     }
     for suffix, content in made.items():
         write_atomically(output / f"{name}.{suffix}", content)
-    write_atomically(output / "README.md", index(all_of(output / "records")))
+    write_atomically(output / "README.md", contents(output))
     for takeaway in study.takeaways:
         print(sentence(study, found, takeaway))
     print(progress(study, found))
     return [output / f"{name}.{suffix}" for suffix in made]
+
+
+def contents(output: Path) -> str:
+    """The list of all studies, as their records and pages in a folder are."""
+    return index(all_of(output / "records"), {path.stem for path in output.glob("*.md")})
 
 
 def all_of(folder: Path) -> dict[str, tuple[Study, records.Records]]:
