@@ -61,6 +61,7 @@ bench: $(INSTALLED)
 	$(BIN)/python bench/bf16.py
 	$(BIN)/python bench/rule.py
 	if command -v perf; then $(BIN)/python bench/shares.py; fi
+	$(BIN)/python bench/costs.py
 	$(BIN)/python bench/tables.py
 
 clean:

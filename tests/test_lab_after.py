@@ -428,7 +428,13 @@ def test_tables_speak_of_their_own_scores(trained: Path) -> None:
 
 def test_the_report_shows_answers_and_masks(trained: Path, tmp_path: Path) -> None:
     page = report(trained / "runs", tmp_path).read_text()
-    for title in ("Answers for test images", "Masks over test images", "Test RMSE", "Test AUC", "Test Dice"):
+    for title in (
+        "Answers for test images",
+        "Masks over test images",
+        "Validation RMSE",
+        "Validation AUC",
+        "Test Dice",
+    ):
         assert title in page
     assert page.count("Masks over test images") == 2
     assert "turned: 0.000" in page

@@ -17,7 +17,7 @@ from PIL import Image
 from quarterturn_lab import runs, tables
 from quarterturn_lab.report import report
 
-COMMANDS = ("train", "table", "evaluate", "check", "predict", "submit", "export", "report", "demo", "doctor")
+COMMANDS = ("train", "table", "study", "evaluate", "check", "predict", "submit", "export", "report", "demo", "doctor")
 COMMANDS += ("data info", "data verify")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 QUIET = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking

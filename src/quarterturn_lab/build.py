@@ -84,7 +84,9 @@ class _Builder:
         net = self.net
         for width in widths:
             self.number += 1
-            self._conv(f"conv{self.number}", width // net.divide, net.kernel, net.kernel // 2 if net.same else 0)
+            self._conv(
+                f"conv{self.number}", width * net.widen // net.divide, net.kernel, net.kernel // 2 if net.same else 0
+            )
             self._add(f"relu{self.number}", nn.ReLU())
             self.side -= 0 if net.same else net.kernel - 1
 
@@ -135,7 +137,7 @@ class _Builder:
         self._flat = False
         for number, width in enumerate(net.hidden, start=1):
             last = number == len(net.hidden)
-            width = width if last else width // net.divide
+            width = width if last else width * net.widen // net.divide
             width = width // net.divide_dense if number == 1 else width
             self._add(f"drop{number}", nn.Dropout(net.dropout))
             self._dense(f"dense{number}", width)
@@ -184,7 +186,7 @@ class _Builder:
                 self._add(f"hidden{number}", nn.Conv2d(self.features, width, 1))
                 self.features = width
             else:
-                self._conv(f"hidden{number}", width if last else width // net.divide, 1, 0)
+                self._conv(f"hidden{number}", width if last else width * net.widen // net.divide, 1, 0)
             if not last or net.relu:
                 self._add(f"relu_hidden{number}", nn.ReLU())
         if net.pool_at == "before-output":

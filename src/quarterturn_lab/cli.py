@@ -94,6 +94,46 @@ def table(
 
 
 @app.command
+def study(
+    name: str,
+    *,
+    data: str | None = None,
+    seeds: int | None = None,
+    rows: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = (),
+    jobs: int | None = None,
+    runs_dir: Path = RUNS,
+    output: Path = Path("docs/results"),
+    train: bool = True,
+) -> None:
+    """Make the runs of a study that have no record yet, and its page, picture and records; it can be stopped any time.
+
+    Example: quarterturn study small-set --data DIR --jobs 2
+
+    Parameters
+    ----------
+    name
+        small-set, all-images, equal-cost, few-labels or rotated-mnist.
+    data
+        The folder of the images.
+    seeds
+        Only the first so many seeds of each row.
+    rows
+        Only these rows of the study, such as --rows baseline pool-mean.
+    jobs
+        Runs at a time, each in a process with one thread; as many as there are cores.
+    runs_dir
+        Where run directories go.
+    output
+        Where page and records go. Runs that have a record there are not made again.
+    train
+        With --no-train the page is made from what there is.
+    """
+    from quarterturn_lab.studying import run_study
+
+    run_study(name, data, seeds, rows, jobs, runs_dir, output, train)
+
+
+@app.command
 def evaluate(run: Path, *, turns: int = 4, data: str | None = None) -> None:
     """Scores of a finished run, with and without averaging over turns; confusion and recall of each class.
 

@@ -63,7 +63,7 @@ class Config(BaseModel):
     compile: bool = False
     threads: int = Field(1, ge=1)
 
-    eval_points: int = Field(10, ge=1)  # how often the test loss is measured on the way, for the curves
+    eval_points: int = Field(10, ge=1)  # how often validation, or else test, is scored on the way: for the curves
     eval_train: int = Field(4000, ge=1)  # how many training images the final training loss is measured on
 
     device: str = "auto"

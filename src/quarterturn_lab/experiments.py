@@ -91,9 +91,18 @@ EXPERIMENTS: dict[str, Experiment] = {
     "plankton-small": Experiment(
         "plankton at 31 x 31 on 2,000 training images: the paper's comparisons in CPU minutes",
         SMALL,
-        "plankton",
+        "plankton-parts",
         ("baseline", "baseline-half", *CONTROLS, "pool-mean", "roll-all-quarter", "roll-dense-half"),
         {"epochs": 40, "batch": 32, "divide_batch": False, "drops": (0.75, 0.92), "train_size": 2000}
+        | {"invert": True, "longest": 28, "augment": {"shift": 0.08, "zoom": 1.3, "flip": True}},
+        PAPER_PLANKTON,
+    ),
+    "plankton-31": Experiment(
+        "plankton at 31 x 31 on all training images: CPU hours",
+        SMALL,
+        "plankton-parts",
+        ("baseline", "baseline-half", *CONTROLS, "pool-mean", "roll-all-quarter", "roll-dense-half"),
+        {"epochs": 10, "batch": 32, "divide_batch": False, "drops": (0.75, 0.92)}
         | {"invert": True, "longest": 28, "augment": {"shift": 0.08, "zoom": 1.3, "flip": True}},
         PAPER_PLANKTON,
     ),
@@ -103,6 +112,14 @@ EXPERIMENTS: dict[str, Experiment] = {
         "mnist-rot",
         ("baseline", "baseline-linear", "baseline-half", "pool-mean", "roll-all-quarter", "roll-dense-half"),
         {"epochs": 10, "batch": 64, "divide_batch": False, "augment": {"rotate": 360.0, "flip": False}},
+    ),
+    "mnist-rot-7": Experiment(
+        "rotated MNIST for networks of seven convolutions, without augmentation, as published",
+        replace(SMALL, side=28, outputs=10),
+        "mnist-rot",
+        ("baseline",),
+        {"epochs": 40, "batch": 64, "divide_batch": False, "drops": (0.75, 0.92)}
+        | {"augment": {"rotate": 0.0, "flip": False}},
     ),
     "folder": Experiment(
         "any folder of class folders of images",

@@ -164,8 +164,12 @@ def train(config: Config, net: nn.Module, data: Data, state: State, device: torc
             epoch = state.step // per_epoch
             record = {"epoch": epoch, "step": state.step, "lr": rate, "train_loss": state.loss_sum / state.images_seen}
             if epoch in points:
-                found = evaluate(config, net, data, data.test, device)
-                record |= {f"test_{name}": found[name] for name in task.watched}
+                paused = time.perf_counter(), time.process_time()
+                part = "valid" if len(data.valid) else "test"
+                found = evaluate(config, net, data, data.valid if len(data.valid) else data.test, device)
+                record |= {f"{part}_{name}": found[name] for name in task.watched}
+                wall += time.perf_counter() - paused[0]  # the seconds are those of training alone
+                cpu += time.process_time() - paused[1]
             state.loss_sum, state.images_seen = 0.0, 0
         now, cpu_now = time.perf_counter(), time.process_time()
         state.seconds["wall"] += now - wall

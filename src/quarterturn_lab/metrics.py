@@ -94,3 +94,32 @@ def two_tails(t: float, freedom: int) -> float:
     area = float((weights * heights).sum()) * (angles[1] - angles[0]) / 3
     constant = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
     return max(0.0, float(1 - 2 * constant * area))
+
+
+def t_quantile(freedom: int, level: float = 0.95) -> float:
+    """How far from zero Student's t is with less than this probability of being further: by halving.
+
+    >>> round(t_quantile(4), 3)
+    2.776
+    """
+    low, high = 0.0, 1.0
+    while two_tails(high, freedom) > 1 - level:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if two_tails(middle, freedom) > 1 - level else (low, middle)
+    return (low + high) / 2
+
+
+def paired_interval(differences: Sequence[float], level: float = 0.95) -> tuple[float, float] | None:
+    """Student's interval for the mean of paired differences; None below two pairs.
+
+    >>> low, high = paired_interval([1.0, 2.0, 3.0])
+    >>> round(low, 3), round(high, 3)
+    (-0.484, 4.484)
+    """
+    mean, sd = mean_sd(differences)
+    if sd is None:
+        return None
+    reach = t_quantile(len(differences) - 1, level) * sd / math.sqrt(len(differences))
+    return mean - reach, mean + reach

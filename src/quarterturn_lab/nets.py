@@ -42,6 +42,7 @@ class Net:
     relu_after: bool = False  # after they are pooled
     roll: Literal["none", "dense", "all"] = "none"
     divide: int = 1  # widths of all layers but the last two are divided by this
+    widen: int = 1  # ... or multiplied by this
     divide_dense: int = 1  # that of the first dense layer, by this as well
 
     @property
@@ -98,6 +99,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "baseline-half": {"divide": 2},
     "baseline-linear": {"relu": False},
     "baseline-half-linear": {"divide": 2, "relu": False},
+    "baseline-wide": {"widen": 2},
+    "baseline-wide-linear": {"widen": 2, "relu": False},
     "pool-mean": CYCLIC,
     "pool-rms": {**CYCLIC, "pool": "rms"},
     "pool-max": {**CYCLIC, "pool": "max"},

@@ -15,6 +15,7 @@ from quarterturn_lab.figures import Shown, figures_of
 from quarterturn_lab.files import write_atomically
 from quarterturn_lab.tasks import TASKS
 
+PARTS = {"valid": "validation", "test": "test"}  # the one that a run scores on its way
 SHOWN = 3  # networks in the figures that run them: the baseline and the first equivariant ones
 
 
@@ -110,7 +111,8 @@ def _chosen(paths: dict[str, list[Path]]) -> dict[str, Path]:
 def _curves(paths: dict[str, list[Path]]) -> list[Shown]:
     figures = []
     task = TASKS[runs.summary(next(iter(paths.values()))[0])["task"]]
-    for key, title in (("train_loss", "training loss (warped images)"), (f"test_{task.score}", f"test {task.name}")):
+    scored = [(f"{part}_{task.score}", f"{name} {task.name}") for part, name in PARTS.items()]
+    for key, title in (("train_loss", "training loss (warped images)"), *scored):
         series = {}
         for label, found in paths.items():
             records = [{r["epoch"]: r[key] for r in runs.records(path) if key in r} for path in found]

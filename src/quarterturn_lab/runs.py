@@ -8,14 +8,12 @@ A checkpoint is one file, replaced as a whole; a run that was killed goes on fro
 import io
 import json
 import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ from safetensors.torch import load_file, save
 from torch import nn
 
 from quarterturn.errors import unknown
-from quarterturn_lab import facts, loop
+from quarterturn_lab import facts, loop, machine
 from quarterturn_lab.build import build, initialise
 from quarterturn_lab.config import Config, difference, read
 from quarterturn_lab.data import load, settings_of
@@ -101,7 +99,9 @@ def run(config: Config, directory: Path, progress: Progress | None = None) -> di
         data = load(config)
         net = make_net(config, data).to(device)
         write_atomically(directory / "config.json", config.model_dump_json(indent=1))
-        write_atomically(directory / "environment.json", json.dumps(environment(config, data, device), indent=1))
+        write_atomically(
+            directory / "environment.json", json.dumps(machine.environment(config, data, device), indent=1)
+        )
         return _train(config, directory, data, net, device, progress)
 
 
@@ -159,7 +159,7 @@ def _finish(
         "test": evaluate(config, net, data, data.test, device),
         "test_4_turns": evaluate(config, net, data, data.test, device, QUARTERS),
         "train": evaluate(config, net, data, some, device),
-        **({"valid": evaluate(config, net, data, data.valid, device)} if len(data.valid) else {}),
+        **_validation(config, net, data, device),
         "cpu_seconds": round(state.seconds["cpu"], 2),
         "wall_seconds": round(wall, 2),
         "images_per_second": round(presented / wall, 1) if wall else None,
@@ -170,6 +170,15 @@ def _finish(
     write_atomically(directory / "model.json", facts_of(config, data).written())
     write_atomically(directory / "summary.json", json.dumps(result, indent=1))
     return result
+
+
+def _validation(config: Config, net: nn.Module, data: Data, device: torch.device) -> dict[str, Any]:
+    if not len(data.valid):
+        return {}
+    return {
+        "valid": evaluate(config, net, data, data.valid, device),
+        "valid_4_turns": evaluate(config, net, data, data.valid, device, QUARTERS),
+    }
 
 
 def facts_of(config: Config, data: Data) -> facts.Facts:
@@ -281,24 +290,6 @@ def _tensorboard(config: Config, directory: Path) -> Any:
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
-
-
-def environment(config: Config, data: Data, device: torch.device) -> dict[str, Any]:
-    """What the run ran on, and the numbers that follow from its settings."""
-    return {
-        "quarterturn": version("quarterturn"),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "device": str(device) if device.type == "cpu" else torch.cuda.get_device_name(device),
-        "cores": os.cpu_count(),
-        "threads": config.threads,
-        "batch_images": config.batch_images,
-        "batch_pathways": config.batch_images * config.net.pathways,
-        "classes": list(data.classes),
-        "data": data.fingerprint,
-        "skipped": list(data.bad),
-    }
 
 
 def summary(directory: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from quarterturn_lab.errors import ConfigError, RunError
 from quarterturn_lab.progress import Bars
 
 Job = tuple[Config, Path]
+FAILED = "failed.txt"  # why a run failed, until it is tried again
 
 
 @dataclass
@@ -54,6 +55,7 @@ def sweep(jobs: Sequence[Job], at_once: int, bars: Bars) -> None:
                     if code:
                         failed.append(f"{run.name}: {_message(run, code)}")
                         bars.say(f"failed: {failed[-1]}")
+                        (run.directory / FAILED).write_text(_message(run, code))
                     run.errors.close()
     finally:
         for run in running:  # after an interrupt: their checkpoints stay
@@ -75,7 +77,8 @@ def _check(config: Config, directory: Path) -> None:
 
 def _start(config: Config, directory: Path) -> _Running:
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "progress.json").unlink(missing_ok=True)  # of a process that was killed
+    for name in ("progress.json", FAILED):  # of a process that was killed, or that failed
+        (directory / name).unlink(missing_ok=True)
     threads = str(config.threads)
     variables = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     errors = tempfile.TemporaryFile()  # noqa: SIM115, closed with the run

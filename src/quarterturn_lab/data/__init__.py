@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # so that reading images does not need torch
 LOADERS = {
     "synthetic": "quarterturn_lab.data.synthetic",
     "plankton": "quarterturn_lab.data.plankton",
+    "plankton-parts": "quarterturn_lab.data.plankton_parts",
     "folder": "quarterturn_lab.data.folder",
     "mnist-rot": "quarterturn_lab.data.mnist",
     "galaxies": "quarterturn_lab.data.galaxies",

@@ -1,0 +1,172 @@
+"""What the records of a study say: figures of each entry, paired differences, and sentences that follow from them."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from quarterturn_lab.metrics import mean_sd, paired_interval, paired_t_test, sign_flip_test
+from quarterturn_lab.records import Record, Records
+from quarterturn_lab.studies import TURNED, Entry, Question, Study, Takeaway
+
+Verdict = Literal["better", "worse", "open", "one seed", "not run"]
+UNITS = {"cross_entropy": ("test cross-entropy", "", 3), "error": ("test error", " points", 2)}
+
+
+def split(side: str) -> tuple[str, bool]:
+    """Label, and whether turns are averaged."""
+    return side.removesuffix(TURNED), side.endswith(TURNED)
+
+
+def shown(side: str) -> str:
+    """
+    >>> shown("baseline@4")
+    '`baseline` with 4 turns averaged'
+    """
+    label, turned = split(side)
+    return f"`{label}`" + (" with 4 turns averaged" if turned else "")
+
+
+def value(record: Record, measure: str, turned: bool = False, part: str = "test") -> float:
+    """Cross-entropy, or the error in percent: lower is better."""
+    scores: dict[str, Any] = record[f"{part}_4_turns" if turned else part]
+    return float(scores["cross_entropy"] if measure == "cross_entropy" else 100 * (1 - scores["accuracy"]))
+
+
+def values(study: Study, records: Records, side: str, part: str = "test") -> dict[int, float]:
+    """The figure of each seed that has been run, and has that part."""
+    label, turned = split(side)
+    found = records.of(study.labels[label])
+    return {seed: value(record, study.measure, turned, part) for seed, record in found.items() if part in record}
+
+
+# --- paired differences -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Gap:
+    """One side minus the other, over the seeds that both have."""
+
+    question: Question
+    differences: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return mean_sd(self.differences)[0]
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        return paired_interval(self.differences) if self.differences else None
+
+    @property
+    def p_values(self) -> tuple[float | None, float | None]:
+        """By Student's t, and exactly by flipping signs."""
+        if len(self.differences) < 2:
+            return None, None
+        return paired_t_test(self.differences), sign_flip_test(self.differences)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Better or worse where the 95 % interval leaves out zero; lower is better."""
+        if not self.differences:
+            return "not run"
+        if self.interval is None:
+            return "one seed"
+        low, high = self.interval
+        return "better" if high < 0 else "worse" if low > 0 else "open"
+
+
+def gap(study: Study, records: Records, question: Question) -> Gap:
+    one, other = (values(study, records, side) for side in (question.one, question.other))
+    return Gap(question, tuple(one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())))
+
+
+def strongest_plain(study: Study, records: Records, who: str) -> str | None:
+    """The plain network, with or without turns averaged, that has the best validation score over the seeds of `who`.
+
+    Only those trained on as many images, and with as many seeds in common as any of them has.
+    """
+    own = records.of(study.labels[split(who)[0]])
+    found: dict[str, dict[int, float]] = {}
+    for entry in study.entries:
+        candidates = records.of(entry) if entry.is_plain else {}
+        shared = {s for s in own.keys() & candidates.keys() if "valid_4_turns" in candidates[s]}
+        if shared and all(candidates[s]["train_images"] == own[s]["train_images"] for s in shared):
+            for side in (entry.label, f"{entry.label}{TURNED}"):
+                scores = values(study, records, side, "valid")
+                found[side] = {seed: scores[seed] for seed in shared}
+    most = max((len(scores) for scores in found.values()), default=0)
+    means = {side: mean_sd(list(scores.values()))[0] for side, scores in found.items() if len(scores) == most}
+    return min(means, key=means.__getitem__) if means else None
+
+
+def cpu_ratio(study: Study, records: Records, one: str, other: str) -> float | None:
+    """CPU seconds of training, one against another, over the seeds that both have."""
+    first, second = (records.of(study.labels[split(side)[0]]) for side in (one, other))
+    shared = first.keys() & second.keys()
+    if not shared:
+        return None
+    return sum(first[s]["cpu_seconds"] for s in shared) / sum(second[s]["cpu_seconds"] for s in shared)
+
+
+# --- sentences --------------------------------------------------------------------------------------------------------
+
+
+def sentence(study: Study, records: Records, takeaway: Takeaway) -> str:
+    """What a practitioner should take from the figures, as they are."""
+    name = UNITS[study.measure][0]
+    rivals = list(takeaway.others)
+    strongest = strongest_plain(study, records, takeaway.who)
+    parts = [said(study, gap(study, records, Question(takeaway.who, side, "")), shown(side)) for side in rivals]
+    if strongest is not None and strongest not in rivals:
+        words = f"{shown(strongest)}, the plain network of this table that validation prefers"
+        parts.append(said(study, gap(study, records, Question(takeaway.who, strongest, "")), words))
+    text = "; ".join([*parts[:-2], " and ".join(parts[-2:])] if len(parts) > 1 else parts)
+    ratio = cpu_ratio(study, records, takeaway.who, takeaway.cost_of)
+    cost = f", for {ratio:.1f} times the CPU seconds of `{takeaway.cost_of}`" if ratio is not None else ""
+    return f"{takeaway.what[0].upper()}{takeaway.what[1:]}: {name} {text}{cost}."
+
+
+def said(study: Study, found: Gap, rival: str) -> str:
+    """One comparison in words."""
+    _, unit, digits = UNITS[study.measure]
+    if found.verdict == "not run":
+        return f"has not been measured against {rival}"
+    size = f"{abs(found.mean):.{digits}f}{unit}"
+    direction = "lower" if found.mean < 0 else "higher"
+    if found.verdict == "one seed":
+        return f"is {size} {direction} than that of {rival} in the one seed that both have, which decides nothing"
+    low, high = sorted(found.interval or (0.0, 0.0))
+    count = f"{len(found.differences)} seeds"
+    if found.verdict == "open":
+        ends = f"{low:+.{digits}f} to {high:+.{digits}f}"
+        return f"is not told apart from that of {rival} ({found.mean:+.{digits}f}, 95 % interval {ends}, {count})"
+    near, far = sorted((abs(low), abs(high)))
+    ends = f"{near:.{digits}f} to {far:.{digits}f}"
+    return f"is {size} {direction} than that of {rival} (95 % interval {ends}, {count})"
+
+
+def state(records: Records, entry: Entry) -> str:
+    """How many of its runs there are.
+
+    >>> from quarterturn_lab.studies import Entry
+    >>> state(Records({}, {}, {}), Entry("plankton-small", "baseline", 5))
+    '0 of 5'
+    """
+    failed = sum("failed" in records.runs.get((entry.experiment, entry.label, s), {}) for s in range(entry.seeds))
+    return f"{len(records.of(entry))} of {entry.seeds}" + (f", {failed} failed" if failed else "")
+
+
+def absent(study: Study, records: Records) -> list[str]:
+    """A line for each entry of which runs are missing or failed."""
+    lines = []
+    for entry in study.entries:
+        parts = []
+        for seed in range(entry.seeds):
+            record = records.runs.get((entry.experiment, entry.label, seed))
+            if record is not None and "failed" in record:
+                parts.append(f"seed {seed} failed: {record['failed']}")
+        missing = [s for s in range(entry.seeds) if (entry.experiment, entry.label, s) not in records.runs]
+        if missing:
+            parts.append(f"seed{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))} not run")
+        if parts:
+            lines.append(f"`{entry.label}`: {'; '.join(parts)}")
+    return lines

@@ -1,0 +1,225 @@
+"""The page of a study, in Markdown, from its records alone: nothing on it is written by hand."""
+
+import csv
+import io
+
+from quarterturn_lab.experiments import EXPERIMENTS, Printed
+from quarterturn_lab.metrics import mean_sd
+from quarterturn_lab.outcomes import UNITS, Gap, absent, gap, sentence, shown, state
+from quarterturn_lab.records import Records
+from quarterturn_lab.studies import Entry, Study
+from quarterturn_lab.tables import plus_minus
+
+COLUMNS = (
+    "row",
+    "runs",
+    "parameters",
+    "multiply-adds",
+    "train c.-e.",
+    "test c.-e.",
+    "test error %",
+    "4 turns averaged: c.-e.",
+    "error %",
+    "CPU s",
+    "paper: test c.-e.",
+)
+NOTE = (
+    "c.-e. is cross-entropy, lower is better; ± is the sample standard deviation over seeds, a figure without it "
+    "is one run. Multiply-adds are of one image on its way through the network, in millions, counted with maps turned "
+    "and without the Fourier kernel. CPU seconds are of training alone. 4 turns averaged: the mean answer to the image "
+    "turned by 0, 90, 180 and 270 degrees, not retrained; a network that is invariant to turns gains nothing."
+)
+PAIRED = (
+    "The first minus the second, seed by seed; below zero the first is better. The comparisons were chosen before the "
+    "runs, and the intervals are not corrected for their number. p is by Student's t and, exactly, by flipping signs: "
+    "with three seeds that cannot be below 0.25, with five not below 0.0625."
+)
+INDEX = (
+    "Each page is made by its command from the [records](records) of runs, and says itself which runs it rests on. The "
+    "command makes those that have no record yet; it can be stopped at any time and goes on when it is given again. "
+    "Runs that two studies share are made once. How the studies are defined: "
+    "[decisions/0028](../decisions/0028-studies.md)."
+)
+CROWDED = 1.3  # times the CPU seconds that a run takes when it is not alone
+NOTHING = "-"
+PAPER = "The paper's figures are for its full data and its full network."
+
+
+def page(name: str, study: Study, records: Records) -> str:
+    """The whole page."""
+    parts = [
+        f"# {study.title}",
+        *(sentence(study, records, takeaway) for takeaway in study.takeaways),
+        f"![{study.title}: {UNITS[study.measure][0]} of each network]({name}.png)",
+        f"{study.about} {progress(study, records)}",
+        "## Figures",
+        table(study, records),
+        NOTE + (f" {PAPER}" if any(printed(entry) for entry in study.entries) else ""),
+        "## Paired comparisons",
+        comparisons(study, records),
+        PAIRED,
+    ]
+    lines = absent(study, records)
+    if lines:
+        parts += ["## Not run, or failed", "\n".join(f"- {line}" for line in lines)]
+    parts += ["## Settings", settings(study, records)]
+    parts += ["## How to reproduce it", reproduce(name, study)]
+    limits = [*study.limits, *crowded(study, records), *(["Rows that are missing say nothing."] if lines else [])]
+    parts += ["## What it does not show", "\n".join(f"- {limit}" for limit in limits)]
+    return "\n\n".join(parts) + "\n"
+
+
+def made(study: Study, records: Records) -> tuple[int, float]:
+    """Finished runs, and their CPU seconds."""
+    found = [record for entry in study.entries for record in records.of(entry).values()]
+    return len(found), sum(record["cpu_seconds"] for record in found)
+
+
+def progress(study: Study, records: Records) -> str:
+    done, seconds = made(study, records)
+    return f"{done} of {len(study.runs())} runs have been made, in {seconds / 3600:.1f} CPU hours."
+
+
+def index(found: dict[str, tuple[Study, Records]], pages: set[str]) -> str:
+    """The list of all studies, with what there is of each; `pages` are the names of those that have one."""
+    rows: list[tuple[str, ...]] = [("study", "what", "runs made", "CPU hours", "command")]
+    for name, (study, records) in found.items():
+        done, seconds = made(study, records)
+        title = f"[{study.title}]({name}.md)" if name in pages else study.title
+        command = f"`quarterturn study {name} --data DIR --jobs 2`"
+        rows.append((title, study.about, f"{done} of {len(study.runs())}", f"{seconds / 3600:.1f}", command))
+    return f"# Results on real data\n\n{INDEX}\n\n{markdown(rows)}\n"
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def table(study: Study, records: Records) -> str:
+    """A line for each entry, whether it has been run or not; columns in which nothing stands are left out."""
+    rows = [cells(study, records, entry) for entry in study.entries]
+    used = [i for i in range(len(COLUMNS)) if i < 2 or any(row[i] not in ("", NOTHING) for row in rows)]
+    return markdown([tuple(row[i] for i in used) for row in (COLUMNS, *rows)])
+
+
+def cells(study: Study, records: Records, entry: Entry) -> tuple[str, ...]:
+    found = list(records.of(entry).values())
+    paper = printed(entry)
+    last = plus_minus(paper.test, 4) if paper else ""
+    if not found:
+        return (entry.label, state(records, entry), *(NOTHING,) * (len(COLUMNS) - 3), last)
+
+    def figures(part: str, key: str, digits: int) -> str:
+        numbers = [record[part][key] for record in found]
+        return plus_minus(mean_sd([100 * (1 - n) for n in numbers] if key == "accuracy" else numbers), digits)
+
+    return (
+        entry.label,
+        state(records, entry),
+        f"{found[0]['parameters']:,}",
+        f"{found[0]['multiply_adds'] / 1e6:.1f}",
+        figures("train", "cross_entropy", 3),
+        figures("test", "cross_entropy", 3),
+        figures("test", "accuracy", 1 if study.measure == "cross_entropy" else 2),
+        figures("test_4_turns", "cross_entropy", 3),
+        figures("test_4_turns", "accuracy", 1 if study.measure == "cross_entropy" else 2),
+        plus_minus(mean_sd([record["cpu_seconds"] for record in found]), 0),
+        last,
+    )
+
+
+def printed(entry: Entry) -> Printed | None:
+    """The paper's line for a row with its usual training."""
+    return EXPERIMENTS[entry.experiment].paper.get(entry.row) if not entry.options else None
+
+
+def comparisons(study: Study, records: Records) -> str:
+    gaps = [gap(study, records, question) for question in study.questions]
+    header = ("first", "second", "pairs", "difference", "95 % interval", "p (t)", "p (signs)", "the first is", "why")
+    return markdown([header, *(_compared(study, found) for found in gaps)])
+
+
+def _compared(study: Study, found: Gap) -> tuple[str, ...]:
+    digits = UNITS[study.measure][2]
+    interval = found.interval
+    return (
+        shown(found.question.one),
+        shown(found.question.other),
+        str(len(found.differences)),
+        f"{found.mean:+.{digits}f}" if found.differences else NOTHING,
+        f"{interval[0]:+.{digits}f} to {interval[1]:+.{digits}f}" if interval else NOTHING,
+        *(NOTHING if p is None else f"{p:.2g}" for p in found.p_values),
+        {"open": "not told apart"}.get(found.verdict, found.verdict),
+        found.question.why,
+    )
+
+
+def markdown(rows: list[tuple[str, ...]]) -> str:
+    lines = [rows[0], ("---",) * len(rows[0]), *rows[1:]]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def as_csv(study: Study, records: Records) -> str:
+    """Every run with all its digits."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    parts = ("train", "valid", "valid_4_turns", "test", "test_4_turns")
+    names = [f"{part}_{key}" for part in parts for key in ("cross_entropy", "accuracy")]
+    writer.writerow(["label", "seed", "parameters", "multiply_adds", "train_images", "cpu_seconds", *names])
+    for entry in study.entries:
+        for seed, record in records.of(entry).items():
+            scores = [record.get(part, {}).get(key) for part in parts for key in ("cross_entropy", "accuracy")]
+            numbers = [record[name] for name in ("parameters", "multiply_adds", "train_images", "cpu_seconds")]
+            writer.writerow([entry.label, seed, *numbers, *scores])
+    return buffer.getvalue()
+
+
+# --- the end of a page ------------------------------------------------------------------------------------------------
+
+
+def settings(study: Study, records: Records) -> str:
+    """What the rows have in common, from the study; what they ran on, from the records."""
+    lines = []
+    for experiment in dict.fromkeys(entry.experiment for entry in study.entries):
+        entry = next(entry for entry in study.entries if entry.experiment == experiment)
+        config = entry.config(0)
+        warps = ", ".join(f"{name} {value}" for name, value in config.augment.model_dump().items())
+        drops = " and ".join(f"{drop:.0%}" for drop in config.drops)
+        lines.append(
+            f"- `{experiment}`: {config.epochs} epochs where the row does not say otherwise, {config.batch_images} "
+            f"images in a batch, Adam {config.lr:g}, tenfold lower at {drops} of the run, weight decay "
+            f"{config.weight_decay:g}, "
+            f"dropout {config.net.dropout:g}, {config.precision}, {config.threads} thread. Warps of training images: "
+            f"{warps}. Filters start as He has it, over all their inputs, rolled ones included; the output layer at "
+            f"{config.output_scale:g} of Xavier. Alike for all rows."
+        )
+    every = [record for entry in study.entries for record in records.of(entry).values()]
+    for words in dict.fromkeys(
+        f"- Ran on {e['platform']}, Python {e['python']}, torch {e['torch']}, {e['processor']}, {e['cores']} cores."
+        for e in (record["environment"] for record in every)
+    ):
+        lines.append(words)
+    for train, test, data in sorted({(r["train_images"], r["test_images"], r["data"]) for r in every}):
+        lines.append(f"- {train:,} training images, {test:,} test images; the data have the fingerprint {data}.")
+    return "\n".join(lines)
+
+
+def crowded(study: Study, records: Records) -> list[str]:
+    """A warning where runs took much longer than their CPU seconds."""
+    found = [record for entry in study.entries for record in records.of(entry).values()]
+    cpu, wall = (sum(record[f"{kind}_seconds"] for record in found) for kind in ("cpu", "wall"))
+    if not found or wall < CROWDED * cpu:
+        return []
+    return [
+        f"Other processes used the same machine (training took {wall / cpu:.1f} times its CPU seconds), and they slow "
+        "each other's memory: compare CPU seconds roughly."
+    ]
+
+
+def reproduce(name: str, study: Study) -> str:
+    needs = "MNIST's idx files" if any("mnist" in entry.experiment for entry in study.entries) else "train/"
+    return (
+        f"```sh\nquarterturn study {name} --data DIR --jobs 2 --output FOLDER\n```\n\n"
+        f"`DIR` is the folder that holds {needs}. Runs that were interrupted go on, and those that have a record in "
+        f"`FOLDER` are not run again: an empty folder starts from nothing. Each digit is in [{name}.csv]({name}.csv), "
+        "settings, summaries and curves in [records](records)." + (f"\n\n{study.further}" if study.further else "")
+    )

@@ -1,0 +1,325 @@
+"""The studies as data: which runs make up each page of docs/results, what is compared, and what a page cannot show.
+
+A run is named by its experiment, its label and its seed, the same in all studies: what two of them need is run once.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from quarterturn.errors import unknown
+from quarterturn_lab.config import Config, checked
+from quarterturn_lab.experiments import EXPERIMENTS, settings_of
+from quarterturn_lab.nets import ROWS
+
+TURNED = "@4"  # after a label: the answers to four turns of each test image averaged
+MARKS = {"plankton-31": "-all"}  # what labels of an experiment have behind the row
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Some seeds of one network with one training."""
+
+    experiment: str
+    row: str
+    seeds: int
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The row, with what differs from the experiment's own settings: baseline-160epochs."""
+        name = self.options.get("factory", self.row).rpartition(":")[2] + MARKS.get(self.experiment, "")
+        for option, unit in (("epochs", "epochs"), ("train_size", "images")):
+            if self.options.get(option) not in (None, EXPERIMENTS[self.experiment].settings.get(option)):
+                name += f"-{self.options[option]}{unit}"
+        return name
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has no pathways: a baseline or a control."""
+        if "factory" in self.options:
+            return bool(self.options["factory"].endswith("plain"))
+        return ROWS[self.row].get("group") is None
+
+    def config(self, seed: int, data: str | None = None) -> Config:
+        """All settings of a run, turning maps or filters: the same network, in whichever way takes less time here."""
+        options = dict(self.options)
+        factory = options.pop("factory", None)
+        edit = ROWS[self.row]
+        if edit.get("roll") == "all" or edit.get("method") == "oriented-max":
+            options["rotate"] = "filters"
+        settings = settings_of(self.experiment, self.row, data=data, **options)
+        return checked({**settings, "seed": seed, "factory": factory})
+
+
+@dataclass(frozen=True)
+class Question:
+    """One side against another, paired by seed. A side is a label, with `TURNED` behind it where turns are averaged."""
+
+    one: str
+    other: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Takeaway:
+    """A sentence for the top of a page: what `who`, in words `what`, gains against each of `others`.
+
+    It is also set against the plain network that validation data prefers, and its cost against `cost_of`.
+    """
+
+    who: str
+    what: str
+    others: tuple[str, ...]
+    cost_of: str
+
+
+@dataclass(frozen=True)
+class Study:
+    """A page. `series` are the lines of its picture, by name; none: a line of dots for each entry."""
+
+    title: str
+    about: str
+    entries: tuple[Entry, ...]
+    takeaways: tuple[Takeaway, ...]
+    questions: tuple[Question, ...]
+    limits: tuple[str, ...]
+    measure: Literal["cross_entropy", "error"] = "cross_entropy"
+    series: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    along: Literal["cpu_seconds", "train_images"] = "cpu_seconds"
+    further: str = ""  # what else is to be run, elsewhere
+
+    def runs(self, seeds: int | None = None, labels: Iterable[str] = ()) -> list[tuple[Entry, int]]:
+        """Entries with seeds, the first seed of all of them first; fewer seeds or only some labels, where asked."""
+        chosen = tuple(labels)
+        for label in chosen:
+            if label not in self.labels:
+                raise unknown("row of this study", label, self.labels)
+        entries = [entry for entry in self.entries if not chosen or entry.label in chosen]
+        most = max(entry.seeds for entry in entries)
+        return [
+            (entry, seed)
+            for seed in range(most if seeds is None else min(seeds, most))
+            for entry in entries
+            if seed < entry.seeds
+        ]
+
+    @property
+    def labels(self) -> dict[str, Entry]:
+        return {entry.label: entry for entry in self.entries}
+
+
+def entries(experiment: str, seeds: int, rows: Iterable[str], **options: Any) -> tuple[Entry, ...]:
+    return tuple(Entry(experiment, row, seeds, options) for row in rows)
+
+
+# --- plankton ---------------------------------------------------------------------------------------------------------
+
+PLAIN = ("baseline", "baseline-linear", "baseline-half", "baseline-half-linear")
+MAIN = (*PLAIN, "pool-mean", "roll-all-quarter", "roll-dense-half")
+OTHERS = ("pool-rms", "pool-max", "mean-relu", "rms-relu", "max-relu", "roll-all-half", "stack", "flip-rotate-pool")
+DIHEDRAL = ("pool-mean-dihedral", "roll-dense-half-dihedral", "roll-all-quarter-dihedral", "roll-all-eighth-dihedral")
+WIDER = ("baseline-wide", "baseline-wide-linear")
+LONGER = ("baseline", "baseline-linear")
+
+POOL = "averaging a network over the four turns of the image inside it (`pool-mean`)"
+ROLL = "sharing each filter between its four orientations (`roll-all-quarter`)"
+HALF = "sharing filters, with half as many (`roll-all-half`),"
+ONE_TEST_SET = "All runs share one test set: ± and the intervals speak of other seeds, not of other test images."
+SMALL_IMAGES = (
+    "Images are reduced to 31 x 31 pixels and the networks are small: the paper's own, at 95 x 95, are better by far, "
+    "and its figures stand in the table for their order alone."
+)
+PAPERS_OWN = (
+    "The paper's own networks, at 95 x 95, are for a bigger machine: `quarterturn table plankton --data DIR --runs 10`."
+    " What a step of each costs: `python bench/training.py --only steps`."
+)
+SETTINGS = (
+    "Learning rate, dropout and length are those of a pilot on other images of the same kind, equal for all rows; none "
+    "was tuned for a single row, and a longer or wider baseline was not given more dropout."
+)
+
+
+def plankton_questions(longer: str, mark: str = "") -> tuple[Question, ...]:
+    """The comparisons, named before anything was run; `longer` is behind the labels of the longer baselines."""
+    named = (
+        Question("pool-mean", "baseline", "the paper's claim"),
+        Question("pool-mean", "baseline-linear", "the same without the ReLU that pooling removes"),
+        Question("pool-mean", f"baseline-linear{TURNED}", "and with turns averaged, which needs no training"),
+        Question("pool-mean", f"baseline{longer}{TURNED}", "and a baseline trained four times as long instead"),
+        Question("pool-mean", f"baseline-wide{TURNED}", "and one of twice the width: four times the multiply-adds"),
+        Question("roll-all-quarter", "baseline-half", "the paper's claim of fewer parameters"),
+        Question("roll-all-quarter", "baseline-half-linear", "the same without that ReLU"),
+        Question("roll-all-quarter", "baseline-linear", "against the control of the same multiply-adds"),
+        Question("roll-all-quarter", f"baseline-linear{TURNED}", "and with turns averaged"),
+        Question("roll-dense-half", "pool-mean", "the paper's best row against its second"),
+        Question("baseline-linear", "baseline", "what the missing ReLU alone does"),
+    )
+    return tuple(Question(marked(q.one, mark), marked(q.other, mark), q.why) for q in named)
+
+
+def plankton_takeaways(mark: str = "") -> tuple[Takeaway, ...]:
+    return (
+        Takeaway(f"pool-mean{mark}", POOL, (f"baseline{mark}", f"baseline-linear{mark}"), f"baseline{mark}"),
+        Takeaway(
+            f"roll-all-quarter{mark}", ROLL, (f"baseline-half{mark}", f"baseline-linear{mark}"), f"baseline{mark}"
+        ),
+    )
+
+
+def marked(side: str, mark: str) -> str:
+    """The mark comes behind the row.
+
+    >>> marked("baseline-40epochs@4", "-all")
+    'baseline-all-40epochs@4'
+    """
+    row = max((row for row in ROWS if side.startswith(row)), key=len)
+    return f"{row}{mark}{side.removeprefix(row)}"
+
+
+SMALL_SET = Study(
+    "Plankton, small set",
+    "About 2,000 training images of 121 classes, 31 x 31, each seen 40 times; each seed draws its own, which all its "
+    "rows share.",
+    (
+        *entries("plankton-small", 5, MAIN),
+        *entries("plankton-small", 3, OTHERS),
+        *entries("plankton-small", 3, DIHEDRAL),
+        *entries("plankton-small", 3, LONGER, epochs=160),
+        *entries("plankton-small", 3, WIDER),
+    ),
+    plankton_takeaways(),
+    plankton_questions("-160epochs"),
+    (ONE_TEST_SET, SMALL_IMAGES, SETTINGS),
+)
+
+ALL_IMAGES = Study(
+    "Plankton, all images",
+    "All 19,377 training images of 121 classes, 31 x 31, 10 epochs.",
+    (
+        *entries("plankton-31", 3, MAIN),
+        *entries("plankton-31", 3, LONGER, epochs=40),
+        *entries("plankton-31", 3, WIDER),
+    ),
+    plankton_takeaways("-all"),
+    plankton_questions("-40epochs", "-all"),
+    (ONE_TEST_SET, SMALL_IMAGES, SETTINGS),
+    further=PAPERS_OWN,
+)
+
+# How many epochs each network gets, so that the CPU seconds of all overlap; 10 is shared with ALL_IMAGES.
+BUDGETS: dict[str, tuple[int, ...]] = {
+    "baseline": (5, 10, 20, 40),
+    "baseline-linear": (5, 10, 20, 40),
+    "pool-mean": (2, 5, 10, 20),
+    "roll-all-quarter": (5, 10, 20, 40),
+    "roll-all-half": (2, 5, 10, 20),
+    "roll-all-eighth-dihedral": (5, 10, 20, 40),
+    "roll-all-quarter-dihedral": (2, 5, 10, 20),
+    "roll-all-half-dihedral": (2, 5, 10),
+}
+
+
+def _budget(row: str) -> tuple[Entry, ...]:
+    return tuple(Entry("plankton-31", row, 3, {} if epochs == 10 else {"epochs": epochs}) for epochs in BUDGETS[row])
+
+
+EQUAL_COST = Study(
+    "Plankton at equal cost",
+    "All training images, trained for more or fewer epochs: what a second of training buys.",
+    tuple(entry for row in BUDGETS for entry in _budget(row)),
+    (
+        Takeaway("pool-mean-all", POOL, (f"baseline-all-40epochs{TURNED}",), "baseline-all-40epochs"),
+        Takeaway("roll-all-half-all", HALF, ("pool-mean-all",), "pool-mean-all"),
+    ),
+    (
+        Question("pool-mean-all", f"baseline-all-40epochs{TURNED}", "about the same CPU seconds"),
+        Question("roll-all-quarter-all", f"baseline-all{TURNED}", "about the same CPU seconds"),
+        Question("roll-all-half-all", "pool-mean-all", "half the filters, rolled, against all of them"),
+        Question("roll-all-quarter-dihedral-all", "roll-all-half-all", "turns and flips against turns"),
+    ),
+    (ONE_TEST_SET, SMALL_IMAGES, SETTINGS, "CPU seconds are of one processor; a GPU prices these networks otherwise."),
+    series={row: tuple(entry.label for entry in _budget(row)) for row in BUDGETS}
+    | {f"{row}, 4 turns averaged": tuple(f"{e.label}{TURNED}" for e in _budget(row)) for row in LONGER},
+)
+
+LABEL_ROWS = ("baseline", "baseline-linear", "pool-mean", "roll-all-quarter")
+FEWEST = "-160epochs-500images"
+LABEL_SIZES = {500: 160, 1000: 80, 2000: 40, 5000: 16}  # images: epochs, for 80,000 presentations each
+
+
+def _labels(row: str) -> tuple[Entry, ...]:
+    """2,000 images are shared with SMALL_SET, all of them with ALL_IMAGES."""
+    own = tuple(
+        Entry("plankton-small", row, 3, {} if size == 2000 else {"train_size": size, "epochs": epochs})
+        for size, epochs in LABEL_SIZES.items()
+    )
+    return (*own, Entry("plankton-31", row, 3))
+
+
+FEW_LABELS = Study(
+    "Plankton with few labels",
+    "Test error against the number of training images, 80,000 presentations (all images: 193,770), all with the same "
+    "augmentation.",
+    tuple(entry for row in LABEL_ROWS for entry in _labels(row)),
+    (
+        Takeaway(f"pool-mean{FEWEST}", f"with 500 images, {POOL}", (f"baseline{FEWEST}",), f"baseline{FEWEST}"),
+        Takeaway("pool-mean-all", f"with all of them, {POOL}", ("baseline-all",), "baseline-all"),
+    ),
+    tuple(
+        Question(pool.label, f"{plain.label}{TURNED}", f"{size} training images")
+        for pool, plain, size in zip(
+            _labels("pool-mean"), _labels("baseline-linear"), [*LABEL_SIZES, "all"], strict=True
+        )
+    ),
+    (ONE_TEST_SET, SMALL_IMAGES, SETTINGS, "Dropout was not tuned for each number of images."),
+    measure="error",
+    series={row: tuple(entry.label for entry in _labels(row)) for row in LABEL_ROWS}
+    | {f"{row}, 4 turns averaged": tuple(f"{e.label}{TURNED}" for e in _labels(row)) for row in LONGER},
+    along="train_images",
+)
+
+# --- rotated MNIST ----------------------------------------------------------------------------------------------------
+
+SEVEN = "quarterturn_lab.sevenlayers:"
+ROTATED_MNIST = Study(
+    "Rotated MNIST",
+    "12,000 training images, 50,000 for testing, each digit turned by an angle of its own, made from MNIST's files "
+    "with a seed: the official file is not to be had, so published figures are of other angles.",
+    tuple(
+        Entry("mnist-rot-7", "baseline", 3, {"factory": f"{SEVEN}{name}"})
+        for name in ("seven_plain", "seven_c4", "seven_d4")
+    ),
+    (
+        Takeaway(
+            "seven_c4", "turning the filters of a seven-layer network (`seven_c4`)", ("seven_plain",), "seven_plain"
+        ),
+        Takeaway("seven_d4", "turning and flipping them (`seven_d4`)", ("seven_plain", "seven_c4"), "seven_plain"),
+    ),
+    (
+        Question("seven_c4", "seven_plain", "published: 2.28 % against 5.03 %"),
+        Question("seven_c4", f"seven_plain{TURNED}", "with turns averaged, which needs no training"),
+        Question("seven_d4", "seven_c4", "flips as well, though digits have none"),
+    ),
+    (
+        ONE_TEST_SET,
+        "Other angles than the published set's, and no search for the best settings of each network.",
+        "Nothing here is near the record of 0.68 %, which needs filters of many angles.",
+    ),
+    measure="error",
+)
+
+STUDIES: dict[str, Study] = {
+    "small-set": SMALL_SET,
+    "all-images": ALL_IMAGES,
+    "equal-cost": EQUAL_COST,
+    "few-labels": FEW_LABELS,
+    "rotated-mnist": ROTATED_MNIST,
+}
+
+
+def study_of(name: str) -> Study:
+    """The study of that name; an unknown name raises with the nearest valid ones."""
+    if name not in STUDIES:
+        raise unknown("study", name, STUDIES)
+    return STUDIES[name]

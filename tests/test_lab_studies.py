@@ -1,0 +1,403 @@
+"""Studies: their definitions, the statistics, records that outlive runs, and pages that follow from them alone."""
+
+import json
+import tarfile
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from labtools import DATA, class_folders, tiny
+from torch import nn
+
+import quarterturn as qt
+from quarterturn_lab import cli, loop, outcomes, records, runs, sevenlayers, studies
+from quarterturn_lab.data import load, plankton_parts, splits
+from quarterturn_lab.errors import ConfigError
+from quarterturn_lab.experiments import PAPER_PLANKTON
+from quarterturn_lab.metrics import paired_interval, t_quantile
+from quarterturn_lab.pages import as_csv, page
+from quarterturn_lab.pictures import picture
+from quarterturn_lab.studies import STUDIES, Entry, Question, Study, Takeaway
+from quarterturn_lab.studying import contents, run_study, write
+
+RESULTS = Path(__file__).parent.parent / "docs" / "results"
+SMALL = STUDIES["small-set"]
+
+
+# --- definitions ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_speaks_of_its_own_entries(name: str) -> None:
+    study = STUDIES[name]
+    assert len(study.labels) == len(study.entries)
+    sides = [side for q in study.questions for side in (q.one, q.other)]
+    sides += [side for t in study.takeaways for side in (t.who, t.cost_of, *t.others)]
+    sides += [side for line in study.series.values() for side in line]
+    assert {outcomes.split(side)[0] for side in sides} <= set(study.labels)
+    assert len(study.takeaways) == 2
+    assert study.limits
+    runs_of_it = study.runs()
+    assert len(runs_of_it) == sum(entry.seeds for entry in study.entries) == len(set(map(str, runs_of_it)))
+    assert [seed for _, seed in runs_of_it] == sorted(seed for _, seed in runs_of_it)  # whole tables early
+
+
+def test_what_two_studies_share_is_one_run() -> None:
+    found: dict[tuple[str, str], Any] = {}
+    shared = 0
+    for study in STUDIES.values():
+        for entry in study.entries:
+            key, settings = (entry.experiment, entry.label), records.settings_of(entry.config(0))
+            shared += key in found
+            assert found.setdefault(key, settings) == settings
+    assert shared > 10
+
+
+def test_the_small_set_has_the_papers_rows_and_the_controls() -> None:
+    rows = {entry.row for entry in SMALL.entries}
+    assert set(PAPER_PLANKTON) <= rows
+    assert {"stack", "flip-rotate-pool", "pool-mean-dihedral", "baseline-linear", "baseline-half-linear"} <= rows
+    assert {"baseline-160epochs", "baseline-linear-160epochs", "baseline-wide"} <= set(SMALL.labels)
+    assert {entry.seeds for entry in SMALL.entries if entry.row in studies.MAIN and not entry.options} == {5}
+    assert [len(SMALL.runs(seeds)) for seeds in (1, 3, None)] == [23, 69, 83]
+    assert [(e.label, seed) for e, seed in SMALL.runs(1, ["pool-mean"])] == [("pool-mean", 0)]
+    with pytest.raises(qt.QuarterturnError, match="did you mean 'pool-mean'"):
+        SMALL.runs(1, ["pool-meen"])
+
+
+def test_all_rows_are_trained_alike() -> None:
+    first = SMALL.entries[0].config(0).identity()
+    for entry in SMALL.entries:
+        own = entry.config(0).identity()
+        differ = {name for name in own if own[name] != first[name]}
+        assert differ <= {"row", "net", "rotate", "epochs"}, entry.label
+        assert ("epochs" in differ) == entry.label.endswith("epochs")
+        net = {name for name in own["net"] if own["net"][name] != first["net"][name]}
+        allowed = {"group", "method", "pool", "relu", "roll", "divide", "divide_dense", "widen"}
+        assert net <= allowed, entry.label
+    assert (first["output_scale"], first["net"]["dropout"], first["net"]["relu_after"]) == (0.1, 0.2, False)
+
+
+def test_controls_have_the_compute_of_pooling() -> None:
+    counts = {e.label: records.multiply_adds(e.config(0), 121) for e in SMALL.entries if e.row in studies.MAIN}
+    wide = records.multiply_adds(SMALL.labels["baseline-wide"].config(0), 121)
+    assert counts["pool-mean"] / counts["baseline"] == pytest.approx(4, rel=0.01)
+    assert wide / counts["pool-mean"] == pytest.approx(1, rel=0.02)
+    assert counts["roll-all-quarter"] / counts["baseline"] == pytest.approx(1, rel=0.03)
+    stages = ((1, 16, 31), (16, 16, 31), (16, 32, 15), (32, 32, 15), (32, 64, 7), (64, 64, 7))
+    by_hand = sum(9 * a * b * side**2 for a, b, side in stages) + 576 * 256 + 256 * 256 + 256 * 121
+    assert counts["baseline"] == by_hand
+
+
+def test_seven_layers_and_their_twins() -> None:
+    torch.manual_seed(0)
+    nets: dict[str, nn.Module] = {
+        name: getattr(sevenlayers, name)(1, 28, 10) for name in ("seven_plain", "seven_c4", "seven_d4")
+    }
+    sizes = {name: sum(p.numel() for p in net.parameters()) for name, net in nets.items()}
+    assert sizes == {"seven_plain": 21_750, "seven_c4": 24_680, "seven_d4": 26_799}
+    x = torch.randn(2, 1, 28, 28, dtype=torch.float64)
+    for name, group in (("seven_c4", qt.C4), ("seven_d4", qt.D4)):
+        qt.assert_equivariant(nets[name].double().eval(), group, x)
+    with pytest.raises(qt.NotEquivariantError):
+        qt.assert_equivariant(nets["seven_plain"].double().eval(), qt.C4, x)
+    counts = [records.multiply_adds(e.config(0), 10) for e in STUDIES["rotated-mnist"].entries]
+    assert counts == sorted(counts)  # the kernel's own operations would not have been counted
+    assert counts[1] > 3 * counts[0]
+
+
+# --- name lists -------------------------------------------------------------------------------------------------------
+
+
+def listed() -> dict[str, set[str]]:
+    return {part: splits.committed(f"plankton_parts/{part}.txt") for part in plankton_parts.PARTS}
+
+
+def test_the_committed_parts_are_disjoint() -> None:
+    parts = listed()
+    assert {part: len(names) for part, names in parts.items()} == {"train": 19_377, "valid": 1_211, "test": 3_633}
+    assert len(set.union(*parts.values())) == 24_221
+    for part, names in parts.items():
+        folder = Path(splits.__file__).parent / "plankton_parts"
+        assert splits.written(sorted(names)) == (folder / f"{part}.txt").read_text()
+    for part in ("train", "test"):
+        assert len({name.split("/")[0] for name in parts[part]}) == 121
+
+
+@pytest.mark.skipif(not (DATA / "plankton.tar.xz").exists(), reason="needs ../shared/data")
+def test_the_committed_parts_are_all_images_by_the_rule() -> None:
+    with tarfile.open(DATA / "plankton.tar.xz") as file:
+        names = sorted("/".join(n.split("/")[-2:]) for n in file.getnames() if n.endswith(".jpg"))
+    parts = listed()
+    assert set(names) == set.union(*parts.values())
+    classes = sorted({name.split("/")[0] for name in names})
+    labels = np.array([classes.index(name.split("/")[0]) for name in names])
+    found = plankton_parts.by_rule(names, labels)
+    assert [{names[i] for i in indices} for indices in found] == [parts[p] for p in plankton_parts.PARTS]
+
+
+def test_a_validation_part_is_what_is_scored_on_the_way(tmp_path: Path) -> None:
+    class_folders(tmp_path / "data" / "train", count=40)
+    config = tiny(loader="plankton-parts", data=str(tmp_path / "data"), train_size=None, epochs=2, output_scale=1e-9)
+    data = load(config)
+    assert [len(part) for part in (data.train, data.valid, data.test)] == [64, 4, 12]
+    together = np.concatenate([data.train, data.valid, data.test])
+    assert sorted(together) == list(range(80))
+    summary = runs.run(config, tmp_path / "run")
+    assert {"valid", "valid_4_turns", "test", "test_4_turns"} <= set(summary)
+    last = runs.records(tmp_path / "run")[-1]
+    assert last["valid_cross_entropy"] == summary["valid"]["cross_entropy"]
+    assert not any(name.startswith("test") for name in last)  # the test part is looked at once
+
+
+def test_the_seconds_are_of_training_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    now = 0.0
+
+    def slow(*arguments: Any) -> dict[str, float]:
+        nonlocal now
+        now += 1000.0
+        return {"cross_entropy": 1.0, "accuracy": 0.5}
+
+    monkeypatch.setattr(loop, "evaluate", slow)
+    monkeypatch.setattr(loop.time, "process_time", lambda: now)
+    assert runs.run(tiny(epochs=1), tmp_path)["cpu_seconds"] == 0.0
+
+
+# --- statistics -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("freedom", "level", "value"),
+    [(1, 0.95, 12.7062), (2, 0.95, 4.3027), (4, 0.95, 2.7764), (9, 0.95, 2.2622), (4, 0.99, 4.6041), (60, 0.9, 1.6706)],
+)
+def test_quantiles_of_students_t(freedom: int, level: float, value: float) -> None:
+    assert t_quantile(freedom, level) == pytest.approx(value, abs=1e-4)
+
+
+def test_paired_intervals() -> None:
+    # Student's own data (1908): the additional hours of sleep of ten patients under two drugs.
+    gains = [1.2, 2.4, 1.3, 1.3, 0.0, 1.0, 1.8, 0.8, 4.6, 1.4]
+    assert paired_interval(gains) == pytest.approx((0.7001142, 2.4598858), abs=1e-6)
+    assert paired_interval([0.5]) is None
+    low, high = paired_interval([0.25, 0.25, 0.25]) or (0, 0)
+    assert low == high == 0.25
+
+
+# --- pages from made-up records ---------------------------------------------------------------------------------------
+
+
+def record(entry: Entry, seed: int, loss: float, cpu: float = 100.0, turned: float | None = None) -> dict[str, Any]:
+    scores = {"cross_entropy": loss, "accuracy": 0.5}
+    averaged = {"cross_entropy": loss if turned is None else turned, "accuracy": 0.5}
+    parts = {"train": scores, "test": scores, "test_4_turns": averaged, "valid": scores, "valid_4_turns": averaged}
+    about = {"platform": "p", "python": "3", "torch": "2", "processor": "x", "cores": 2}
+    sizes = {"parameters": 1000, "multiply_adds": 2_000_000, "train_images": 2009, "test_images": 3633, "data": "1f"}
+    return {
+        "label": entry.label,
+        "seed": seed,
+        **parts,
+        **sizes,
+        "cpu_seconds": cpu,
+        "wall_seconds": 2 * cpu,
+        "environment": about,
+    }
+
+
+def made_up(losses: dict[str, list[float]], turned: dict[str, list[float]] | None = None) -> records.Records:
+    found = records.Records({}, {}, {})
+    for label, values in losses.items():
+        entry = SMALL.labels[label]
+        found.settings[entry.experiment, label] = records.settings_of(entry.config(0))
+        for seed, loss in enumerate(values):
+            key = (entry.experiment, label, seed)
+            cpu = 400.0 if label == "pool-mean" else 100.0
+            found.runs[key] = record(entry, seed, loss, cpu, (turned or {}).get(label, values)[seed])
+            found.curves[key] = [{"epoch": 1, "train_loss": loss}]
+    return found
+
+
+LOSSES = {
+    "baseline": [2.00, 2.02, 1.98],
+    "baseline-linear": [1.95, 1.97, 1.94],
+    "baseline-half": [2.10, 2.11, 2.13],
+    "pool-mean": [1.70, 1.71, 1.69],
+    "roll-all-quarter": [2.20, 2.22, 2.21],  # it disappoints
+    "pool-max": [1.90],
+}
+
+
+def test_sentences_follow_from_the_figures() -> None:
+    pool, roll = SMALL.takeaways
+    found = made_up(LOSSES, {"baseline-linear": [1.80, 1.82, 1.79]})
+    text = outcomes.sentence(SMALL, found, pool)
+    assert "is 0.300 lower than that of `baseline` (95 % interval 0.275 to 0.325, 3 seeds)" in text
+    assert "lower than that of `baseline-linear` with 4 turns averaged, the plain network" in text
+    assert "for 4.0 times the CPU seconds of `baseline`" in text
+    text = outcomes.sentence(SMALL, found, roll)
+    assert "is 0.097 higher than that of `baseline-half`" in text
+    assert text.count("lower") == 0
+    open_one = made_up({"baseline": [2.0, 2.1, 1.9], "pool-mean": [2.1, 1.9, 2.0]})
+    text = outcomes.sentence(SMALL, open_one, pool)
+    assert "is not told apart from that of `baseline`" in text
+    assert "has not been measured against `baseline-linear`" in text
+    single = made_up({"baseline": [2.0], "pool-mean": [1.9]})
+    assert "in the one seed that both have, which decides nothing" in outcomes.sentence(SMALL, single, pool)
+    assert outcomes.sentence(SMALL, made_up({}), pool).count("has not been measured") == 2
+
+
+def test_the_strongest_plain_network_is_chosen_by_validation() -> None:
+    found = made_up(LOSSES)
+    assert outcomes.strongest_plain(SMALL, found, "pool-mean") == "baseline-linear"
+    for (_, label, _), run in found.runs.items():
+        if label == "baseline":
+            run["valid_4_turns"] = {"cross_entropy": 1.0, "accuracy": 0.5}  # though not on test
+    assert outcomes.strongest_plain(SMALL, found, "pool-mean") == "baseline@4"
+    for (_, label, _), run in found.runs.items():
+        if label == "baseline":
+            run["train_images"] = 500
+    assert outcomes.strongest_plain(SMALL, found, "pool-mean") == "baseline-linear"
+    assert outcomes.strongest_plain(SMALL, made_up({}), "pool-mean") is None
+
+
+def test_the_page_has_what_disappoints_fails_or_is_missing() -> None:
+    found = made_up(LOSSES)
+    found.runs["plankton-small", "stack", 0] = {"label": "stack", "seed": 0, "failed": "training diverges"}
+    text = page("small-set", SMALL, found)
+    top = text.split("\n\n")
+    assert top[0] == "# Plankton, small set"
+    assert [part.count(". ") for part in top[1:3]] == [0, 0]  # a sentence each
+    assert top[3].startswith("![")
+    assert "| roll-all-quarter | 3 of 5 |" in text
+    assert "| pool-max | 1 of 3 | 1,000 | 2.0 | 1.900 | 1.900 |" in text
+    assert "| stack | 0 of 3, 1 failed | - |" in text
+    assert "| pool-rms | 0 of 3 | - |" in text
+    assert "- `stack`: seed 0 failed: training diverges; seeds 1, 2 not run" in text
+    assert "- `pool-mean`: seeds 3, 4 not run" in text
+    assert "16 of 83 runs" in text
+    row = next(line for line in text.splitlines() if line.startswith("| `roll-all-quarter` | `baseline-half` |"))
+    assert "| 3 | +0.097 | +0.059 to +0.135 |" in row
+    assert "| worse |" in row
+    assert "| `roll-dense-half` | `pool-mean` | 0 | - | - | - | - | not run |" in text
+    assert text.index("## How to reproduce it") < text.index("## What it does not show")
+    assert "quarterturn study small-set --data DIR" in text
+    assert as_csv(SMALL, found).count("\n") == 17
+    assert "training took 2.0 times its CPU seconds" in text
+    for run in found.runs.values():
+        run["wall_seconds"] = run.get("cpu_seconds")
+    assert "Other processes" not in page("small-set", SMALL, found)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_pages_and_pictures_with_little_and_with_all(name: str) -> None:
+    study = STUDIES[name]
+    full = records.Records({}, {}, {})
+    for entry, seed in study.runs():
+        full.runs[entry.experiment, entry.label, seed] = record(entry, seed, 1.0 + seed / 100)
+    one = records.Records(dict(list(full.runs.items())[:1]), {}, {})
+    for found in (full, one):
+        assert page(name, study, found).startswith(f"# {study.title}")
+        assert picture(study, found)[:8] == b"\x89PNG\r\n\x1a\n"
+    assert picture(study, full) == picture(study, full)
+    assert "Not run, or failed" not in page(name, study, full)
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+def test_records_come_back_as_they_were(tmp_path: Path) -> None:
+    found = made_up(LOSSES)
+    records.save(tmp_path, found)
+    again = records.load(tmp_path, ["plankton-small", "plankton-31"])
+    assert again.runs == found.runs
+    assert again.curves == found.curves
+    assert again.settings == {key: json.loads(json.dumps(value)) for key, value in found.settings.items()}
+    files = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    records.save(tmp_path, again)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == files
+    records.check(again, SMALL.labels["baseline"])
+    del again.settings["plankton-small", "baseline"]["clip"]  # a setting that came later has its default
+    records.check(again, SMALL.labels["baseline"])
+    again.settings["plankton-small", "baseline"]["lr"] = 0.5
+    with pytest.raises(ConfigError, match=r"plankton-small/baseline were made with other settings \(lr\)"):
+        records.check(again, SMALL.labels["baseline"])
+
+
+TINY = {"side": 15, "epochs": 1, "batch": 20, "train_size": 60}
+NAMES = {row: f"{row}-1epochs-60images" for row in ("baseline", "pool-mean", "roll-all-quarter")}
+TINY_STUDY = Study(
+    "Tiny",
+    "Seconds.",
+    studies.entries("synthetic", 1, NAMES, **TINY),
+    (Takeaway(NAMES["pool-mean"], "pooling", (NAMES["baseline"],), NAMES["baseline"]),),
+    (Question(NAMES["pool-mean"], NAMES["baseline"] + "@4", "to see"),),
+    ("Anything.",),
+)
+
+
+def test_a_study_from_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(STUDIES, "tiny", TINY_STUDY)
+    command = f"study tiny --runs-dir {tmp_path}/runs --output {tmp_path}/out --jobs 2"
+
+    def call(extra: str = "") -> str:
+        with suppress(SystemExit):
+            cli.main([*command.split(), *extra.split()])
+        return capsys.readouterr().out
+
+    assert call("--no-train") == ""
+    out = call(f"--rows {NAMES['baseline']}")
+    assert "1 of 1 runs are to be made" in out
+    assert "1 of 3 runs have been made" in (tmp_path / "out/tiny.md").read_text()
+    assert "2 of 3 runs are to be made" in call()
+    text = (tmp_path / "out/tiny.md").read_text()
+    assert "3 of 3 runs have been made" in text
+    listing = (tmp_path / "out/README.md").read_text()
+    assert "| [Tiny](tiny.md) | Seconds. | 3 of 3 |" in listing
+    assert "| Plankton, small set | About 2,000" in listing  # no page yet, so no link
+    (tmp_path / "runs").rename(tmp_path / "gone")  # the records are enough
+    assert "to be made" not in call()
+    assert (tmp_path / "out/tiny.md").read_text() == text
+    found = records.load(tmp_path / "out/records", ["synthetic"])
+    kept = found.runs["synthetic", NAMES["pool-mean"], 0]
+    summary = runs.summary(tmp_path / f"gone/synthetic/{NAMES['pool-mean']}/seed0")
+    assert kept["test"] == summary["test"]
+    assert kept["environment"]["processor"]
+    assert found.curves["synthetic", NAMES["pool-mean"], 0] == runs.records(
+        tmp_path / f"gone/synthetic/{NAMES['pool-mean']}/seed0"
+    )
+
+
+def test_a_run_that_fails_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = studies.entries("synthetic", 1, ("baseline",), **{**TINY, "lr": 1e6, "clip": None})
+    study = replace(TINY_STUDY, entries=(*bad, *TINY_STUDY.entries[1:]))
+    monkeypatch.setitem(STUDIES, "tiny", study)
+    entry = study.entries[0]
+    directory = records.directory_of(entry, 0, tmp_path / "runs")
+    directory.mkdir(parents=True)
+    (directory / "failed.txt").write_text("training diverges")
+    assert write("tiny", study, tmp_path / "runs", tmp_path / "out")
+    assert "seed 0 failed: training diverges" in (tmp_path / "out/tiny.md").read_text()
+    with pytest.raises(ConfigError, match="at least one"):
+        run_study("tiny", None, 0, (), 1, tmp_path / "runs", tmp_path / "out", True)
+
+
+# --- what is committed ------------------------------------------------------------------------------------------------
+
+COMMITTED = sorted(path.stem for path in RESULTS.glob("*.md") if path.stem in STUDIES)
+
+
+@pytest.mark.parametrize("name", COMMITTED)
+def test_committed_pages_are_what_their_records_say(name: str) -> None:
+    study = STUDIES[name]
+    found = records.load(RESULTS / "records", [entry.experiment for entry in study.entries])
+    for entry in study.entries:
+        records.check(found, entry)
+    assert (RESULTS / f"{name}.md").read_text() == page(name, study, found)
+    assert (RESULTS / f"{name}.csv").read_text() == as_csv(study, found)
+    assert (RESULTS / f"{name}.png").exists()
+    assert (RESULTS / "README.md").read_text() == contents(RESULTS)
