@@ -1,11 +1,12 @@
 """Which networks of timm, torchvision and segmentation_models_pytorch `convert` takes, and what becomes of them.
 
-.venv-timm/bin/python bench/convert.py
+.venv-timm/bin/python bench/convert.py [NETWORK ...]
 
-Every network is converted to C4 at 64 x 64 (96 x 96 for the Inceptions; what has one size only, at that), in both
+With names, such as "timm resnet50", only those are measured again, and the others stay as they are. Every network is converted to C4 at 64 x 64 (96 x 96 for the Inceptions; what has one size only, at that), in both
 modes, and compared with its plain twin. It runs in the environment of `make test-timm`.
 """
 
+import csv
 import importlib
 import operator
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness import write
+from harness import RESULTS, write
 from torch import Tensor, nn
 
 import quarterturn as qt
@@ -142,13 +143,23 @@ def summed_up(make: Callable[[], nn.Module]) -> list[dict[str, object]]:
     return rows
 
 
+def before(name: str) -> list[dict[str, object]]:
+    """The rows that were measured before."""
+    files = sorted(RESULTS.glob(f"{name}-*.csv"))
+    return list(csv.DictReader(files[-1].open())) if files else []
+
+
 def main() -> None:
     torch.set_num_threads(1)
+    made, again = networks(), sys.argv[1:]
     write("known", known())
-    write("summary", summed_up(networks()["timm resnet50"]))
-    taken: list[dict[str, object]] = []
-    refused: list[dict[str, object]] = []
-    for name, make in networks().items():
+    if not again:
+        write("summary", summed_up(made["timm resnet50"]))
+    old = [before(what) if again else [] for what in ("convert", "refused")]
+    taken, refused = ([row for row in rows if row["network"] not in again] for rows in old)
+    for name, make in made.items():
+        if again and name not in again:
+            continue
         torch.manual_seed(0)
         print(name, flush=True)
         try:
@@ -156,8 +167,9 @@ def main() -> None:
         except qt.ConversionError as error:
             lines = [line for line in str(error).splitlines() if line.startswith("- ")] or [str(error)]
             refused.append({"network": name, "parts": len(lines), "the first": lines[0].removeprefix("- ")})
-    write("convert", taken)
-    write("refused", refused)
+    order = list(made).index
+    for what, rows in (("convert", taken), ("refused", refused)):
+        write(what, sorted(rows, key=lambda row: order(str(row["network"]))))
 
 
 if __name__ == "__main__":
