@@ -2,7 +2,9 @@
 
 .venv-timm/bin/python bench/convert.py [NETWORK ...]
 
-With names, such as "timm resnet50", only those are measured again, and the others stay as they are. Every network is converted to C4 at 64 x 64 (96 x 96 for the Inceptions; what has one size only, at that), in both
+With names, such as "timm resnet50", only those are measured again, and the others stay as they are.
+
+Every network is converted to C4 at 64 x 64 (96 x 96 for the Inceptions; what has one size only, at that), in both
 modes, and compared with its plain twin. It runs in the environment of `make test-timm`.
 """
 
