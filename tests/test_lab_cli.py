@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -270,6 +271,7 @@ def test_an_interrupt_is_said_and_the_checkpoint_resumes(tmp_path: Path) -> None
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs of a shell ignore it
     )
     checkpoint = tmp_path / "synthetic/baseline/seed0/checkpoint.pt"
     deadline = time.monotonic() + 200
