@@ -38,8 +38,9 @@ $(INSTALLED_TIMM): pyproject.toml constraints.txt tests/timm/requirements.txt $(
 test-timm: $(INSTALLED_TIMM)
 	$(VENV_TIMM)/bin/python -m pytest -n auto tests/timm
 
-test-slow: $(INSTALLED)
+test-slow: $(INSTALLED) $(INSTALLED_TIMM)
 	$(BIN)/python -m pytest -m slow
+	$(VENV_TIMM)/bin/python -m pytest -m slow -n auto tests/timm
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .
