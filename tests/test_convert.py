@@ -217,6 +217,9 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "block attention": lambda: block(
         block_attention, a=conv(2, 1, 7), mlp=nn.Sequential(nn.Linear(16, 4), nn.ReLU(), nn.Linear(4, 16))
     ),
+    "a norm called twice": lambda: block(
+        lambda m, x: m.norm(m.a(m.norm(x))) + m.norm(x[:, :16]), a=conv(16, 16), norm=nn.GroupNorm(2, 16)
+    ),
     "norm written out": lambda: block(written_out, norm=nn.LayerNorm(16)),
     "maximum of halves": lambda: block(lambda m, x: torch.max(*x.split(8, dim=1))),
     "super-resolution": lambda: Code(
@@ -357,6 +360,10 @@ def test_all_that_is_not_known_is_listed_at_once() -> None:
         (lambda m, x: torch.cat([m.a(x), m.a(x)], dim=2), "another axis than that of the features"),
         (lambda m, x: torch.matmul(m.a(x), m.a(x)), "not known"),
         (lambda m, x: m.a(x)[:, 0], "one feature"),
+        (
+            lambda m, x: F.interpolate(m.a(x), scale_factor=0.5, mode="bilinear", antialias=True),
+            "antialias is not known",
+        ),
         (
             lambda m, x: (y := m.a(x)) + 0 * y[:, :4].relu_().sum((1, 2, 3), keepdim=True) + y,
             "used as a whole afterwards",

@@ -49,8 +49,7 @@ class Convolution:
 
 def convolution(w: Writer, path: str, old: Convolution, value: Value, example: Tensor) -> Value:
     """A SliceConv on ordinary maps, else a RollConv; a filter for each feature stays one."""
-    if old.dim != w.group.dim:
-        raise Refusal(f"a convolution over {old.dim} axes does not go with {w.group.name}, which turns {w.group.dim}")
+    _check_dim(w, old)
     outs, ins = old.weight.shape[0], old.weight.shape[1] * old.groups
     is_plain = value.kind == "plain"
     if not is_plain:
@@ -97,9 +96,13 @@ def convolution(w: Writer, path: str, old: Convolution, value: Value, example: T
     return after(value, node, example, out)
 
 
-def transposed(w: Writer, path: str, old: Convolution, value: Value, example: Tensor) -> Value:
+def _check_dim(w: Writer, old: Convolution) -> None:
     if old.dim != w.group.dim:
         raise Refusal(f"a convolution over {old.dim} axes does not go with {w.group.name}, which turns {w.group.dim}")
+
+
+def transposed(w: Writer, path: str, old: Convolution, value: Value, example: Tensor) -> Value:
+    _check_dim(w, old)
     if old.padding_mode != "zeros":
         raise Refusal("a transposed convolution pads with zeros only")
     value = w.maps_first(value, path)

@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,6 +31,7 @@ CONVOLUTIONS: dict[Any, tuple[int, bool]] = {
     F.conv1d: (1, False), F.conv2d: (2, False), F.conv3d: (3, False), F.conv_transpose1d: (1, True),
     F.conv_transpose2d: (2, True), F.conv_transpose3d: (3, True),
 }  # fmt: skip
+RESAMPLING = ("antialias", "recompute_scale_factor")  # of F.interpolate
 # They look at every position by itself, so ordinary maps may go through them before they are sliced.
 BY_POSITION = {"cat", "concat", "getitem", "split", "chunk", "softmax", "log_softmax", "narrow"}
 
@@ -50,13 +52,9 @@ def function(w: Writer, node: fx.Node, path: str, args: Any, kwargs: Any, exampl
         return _dropout(call)
     if is_pointwise(node.target) or (call.name in ("max", "min") and len(tensors) > 1):
         return _pointwise(call, tensors)
-    call = Call(w, node, path, args, kwargs, w.oriented(first, path), example, ends) if _needs(call) else call
+    if node.target not in CONVOLUTIONS:  # which may be the first of the network
+        call = replace(call, value=w.oriented(first, path))
     return _rule(call)(call)
-
-
-def _needs(call: Call) -> bool:
-    """Whether the rule wants orientations; a convolution may be the first of the network."""
-    return call.node.target not in CONVOLUTIONS
 
 
 def _rule(call: Call) -> Callable[[Call], Any]:
@@ -185,9 +183,15 @@ def _channels(axes: Sequence[Axis]) -> int:
 # --- functions that are layers ----------------------------------------------------------------------------------------
 
 
+def _refuse_resampling(call: Call) -> None:
+    for name in RESAMPLING:
+        if call.kwargs.get(name):
+            raise Refusal(f"{name} is not known")
+
+
 def _as_layer(call: Call) -> Value:
-    left_out = ("antialias", "recompute_scale_factor")
-    options = {k: v for k, v in call.kwargs.items() if v is not None and k not in left_out}
+    _refuse_resampling(call)
+    options = {k: v for k, v in call.kwargs.items() if v is not None and k not in RESAMPLING}
     if leaves([call.args[1:], options]):
         raise Refusal("its options are computed")
     layer = pointwise.AS_LAYERS[call.node.target](*call.args[1:], **options)  # type: ignore[index]
@@ -212,6 +216,7 @@ def _convolution(call: Call) -> Value:
 
 
 def _interpolate(call: Call) -> Value:
+    _refuse_resampling(call)
     size, mode, align = call.option(1, "size"), call.option(3, "mode", "nearest"), call.option(4, "align_corners")
     if isinstance(size, int) or (isinstance(size, Value) and isinstance(size.example, int)):
         size = [size] * call.w.group.dim

@@ -39,13 +39,18 @@ def _placed(module: Any, name: str = "weight") -> dict[str, Any]:
     return {} if tensor is None else {"device": tensor.device, "dtype": tensor.dtype}
 
 
+def _share(w: Writer, path: str, features: Features) -> None:
+    """A norm that is called again gets as many features as before."""
+    make_equal(w.known.setdefault(path, (features,))[0], features)
+
+
 def batch_norm(w: Writer, path: str, module: Any, value: Value, example: Tensor) -> Value:
     """Batch norm, with the activation and dropout that some libraries put into it."""
     value = w.usual(value, path)
     if not is_features_first(value):
         raise Refusal("it needs tensors with features first")
     features = value.features
-    make_equal(w.known.setdefault(path, (features,))[0], features)
+    _share(w, path, features)
 
     def make() -> nn.Module:
         options = {"affine": module.weight is not None, "track_running_stats": module.track_running_stats}
@@ -76,6 +81,7 @@ def layer_norm(w: Writer, path: str, module: Any, value: Value, example: Tensor)
         features.fixed(features.channels // w.group.order)
     if whole and module.weight is not None:
         raise Refusal("it has a parameter for each position")
+    _share(w, path, features)
     value = w.usual(value, path)
 
     def make() -> nn.Module:
@@ -98,6 +104,7 @@ def group_norm(w: Writer, path: str, module: Any, value: Value, example: Tensor)
         features.fixed(features.channels // w.group.order)
     elif not is_features_first(value):
         raise Refusal("it needs tensors with features first")
+    _share(w, path, features)
 
     def make() -> nn.Module:
         count = w.widths.of(features)
@@ -117,6 +124,7 @@ def instance_norm(w: Writer, path: str, module: Any, value: Value, example: Tens
         raise Refusal("instance norm with running statistics is not known")
     value = w.maps_first(value, path)
     features = value.features
+    _share(w, path, features)
 
     def make() -> nn.Module:
         affine = module.weight is not None

@@ -54,8 +54,11 @@ def upsample(w: Writer, path: str, module: Any, value: Value, example: Tensor) -
     mode = {"bilinear": "linear", "trilinear": "linear"}.get(module.mode, module.mode)
     size, factor = as_tuple(module.size), as_tuple(module.scale_factor)
 
+    if module.recompute_scale_factor:
+        raise Refusal("recompute_scale_factor is not known")
+
     def make() -> nn.Module:
-        if mode in ("nearest", "linear") and not getattr(module, "antialias", False):
+        if mode in ("nearest", "linear"):
             return Upsample(w.group, size, factor, mode, module.align_corners, rotate=w.rotate)
         return EachOrientation(w.group, nn.Upsample(size, factor, module.mode, module.align_corners), w.rotate)
 
@@ -105,6 +108,8 @@ def pad_layer(w: Writer, path: str, module: Any, value: Value, example: Tensor) 
 def pixel_shuffle(w: Writer, path: str, module: Any, value: Value, example: Tensor) -> Value:
     """From features to positions, or back: in each orientation's own frame."""
     value = w.maps_first(value, path)
+    if w.group.dim != 2:
+        raise Refusal("it works on images, and these are not")
     up = isinstance(module, nn.PixelShuffle)
     factor = (module.upscale_factor if up else module.downscale_factor) ** 2
     if up:
