@@ -15,6 +15,7 @@ from torch import Tensor
 import quarterturn as qt
 from quarterturn import C2, C4, D4, FLIP, MIRROR, OCTA, OCTA_FULL, Group, generate
 from quarterturn.fourier import build, cache, conv, group_conv, is_available, library, moving
+from quarterturn.fourier.irreps import transform
 
 FLIPS = generate("two flips", (-1, 2), (1, -2))
 OTHER_D4 = generate("D4, the flip first", (+1, -2), (-2, +1))
@@ -43,7 +44,7 @@ def defined(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, stride
     return qt.stack(torch.conv2d(rolled, weight, bias, stride, padding, dilation), group)
 
 
-def ours(x, weight, bias, group: Group, stride=1, dilation=1, padding=0, exact=None) -> Tensor:
+def ours(x, weight, bias, group: Group, stride=1, dilation=1, padding=0, exact=None, pairs=False) -> Tensor:
     side, kernel = x.shape[2], weight.shape[2]
     out = (side + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
     return group_conv(
@@ -56,6 +57,7 @@ def ours(x, weight, bias, group: Group, stride=1, dilation=1, padding=0, exact=N
         starts=starts(group, side, kernel, stride, dilation, padding, out),
         output_size=(out, out),
         exact=exact,
+        pairs=pairs,
     )
 
 
@@ -100,6 +102,48 @@ def check_rounding(group: Group, exact: bool, **how) -> None:
             assert a.dtype == HALF
             assert b.dtype == torch.float32
             assert torch.equal(a, b.to(HALF))
+
+
+def windows(x: Tensor, group: Group, kernel: int, **how: int) -> Tensor:
+    """`(N, features, kernel**2, G, S', S')`: what each orientation sees at each offset of its window."""
+    features = x.shape[1] // group.order
+    each = torch.zeros(features * kernel**2, features, group.order, kernel**2, dtype=x.dtype)
+    for number in range(len(each)):
+        each[number, number // kernel**2, 0, number % kernel**2] = 1.0  # orientation 0 is the identity
+    seen = defined(x, each.reshape(len(each), x.shape[1], kernel, kernel), None, group, **how)
+    return seen.reshape(len(x), features, kernel**2, group.order, *seen.shape[2:])
+
+
+def rounded(x: Tensor, group: Group, axis: int) -> Tensor:
+    """Rounded to bf16 in the Fourier basis, orientations along that axis."""
+    basis = torch.from_numpy(transform(group)).round()  # 0 and +-1: sums are exact in float64, ties stay ties
+    changed = (x.movedim(axis, -1) @ basis.T).to(HALF).to(x)
+    return (changed @ torch.linalg.inv(basis).T).movedim(-1, axis)
+
+
+def multiplied_in_bf16(x: Tensor, weight: Tensor, bias: Tensor, group: Group, rounds=rounded, **how: int) -> Tensor:
+    """The definition in float64, both factors rounded in the Fourier basis; windows must fill the padded input."""
+    kernel = weight.shape[2]
+    seen = rounds(windows(x, group, kernel, **how), group, 3)
+    of_orientation = weight.unflatten(1, (-1, group.order)).unbind(2)
+    turned_along = [qt.act(filters, group, s) for s, filters in enumerate(of_orientation)]
+    filters = rounds(torch.stack(turned_along, 2).flatten(3), group, 2)
+    shifted = torch.stack([seen[:, :, :, list(row)] for row in group.table], 3)  # [s, h]: orientation sh
+    y = torch.einsum("ncushij,ocsu->nohij", shifted, filters)
+    return (y + bias[:, None, None, None]).flatten(1, 2)
+
+
+def check_pairs(group: Group, features: int, out: int, side: int, **how: int) -> None:
+    """Products of bf16 numbers: every number that is multiplied is rounded, and nothing else before the end."""
+    double = [t.to(HALF).double() for t in tensors(group, features=features, out=out, side=side)]
+    torch.testing.assert_close(
+        multiplied_in_bf16(*double, group, lambda x, *_: x, **how), defined(*double, group, **how)
+    )
+    wanted = multiplied_in_bf16(*double, group, **how)
+    got = ours(*(t.to(HALF) for t in double), group, pairs=True, **how).double()
+    assert ((got - wanted).abs() <= 2**-8 * wanted.abs() + 1e-5 * wanted.abs().max()).all()
+    single = ours(*(t.float() for t in double), group, **how)
+    assert (single - wanted).abs().max() > 1e-4 * wanted.abs().max()  # rounding can be seen at all
 
 
 # --- equal to the definition ------------------------------------------------------------------------------------------
@@ -258,8 +302,8 @@ def test_the_operators_pass_torchs_own_checks(bias: bool) -> None:
     elements = [a for element in C4.elements for a in element]
     how = (elements, [1, 1], [1, 1], [-1] * 8)
     grad = torch.randn(2, 12, 6, 6, requires_grad=True)
-    torch.library.opcheck(conv._convolve, (x, weight, b if bias else None, *how, [6, 6], True))
-    torch.library.opcheck(conv._input_gradient, (grad, weight, *how, [6, 6], True))
+    torch.library.opcheck(conv._convolve, (x, weight, b if bias else None, *how, [6, 6], True, False))
+    torch.library.opcheck(conv._input_gradient, (grad, weight, *how, [6, 6], True, False))
     torch.library.opcheck(conv._weight_gradient, (x, grad, *how, [3, 3], True))
 
 
@@ -394,6 +438,9 @@ def test_every_code_path_is_the_definition(
         check_rounding(group, exact, padding=1)
     assert errors(D4, exact=True, padding=1) == errors(D4, exact=True, dtype=HALF, padding=1) == (0.0, 0.0)
     assert errors(C4, exact=True, padding=1, stride=2) == (0.0, 0.0)
+    check_pairs(D4, features=5, out=9, side=7, padding=1, stride=2)
+    check_pairs(C4, features=18, out=24, side=6, padding=1)
+    assert errors(D4, exact=True, dtype=HALF, padding=1, pairs=True) == (0.0, 0.0)
 
 
 def test_groups_without_a_transform_are_said_to_have_none() -> None:

@@ -1,14 +1,19 @@
 """The Fourier kernel on maps in bf16: float32 inside, rounded once, and as exactly equivariant."""
 
+import shutil
+import subprocess
+
 import pytest
 import torch
 from test_fourier import (
     FORMS,
     HALF,
+    check_pairs,
     check_rounding,
     each_group,
     errors,
     layer,
+    needs_compiler,
     needs_kernel,
     ours,
     tensors,
@@ -17,7 +22,7 @@ from test_fourier import (
 
 import quarterturn as qt
 from quarterturn import C2, C4, D4, Group
-from quarterturn.fourier import cache, conv, library
+from quarterturn.fourier import build, cache, conv, library
 
 
 @needs_kernel
@@ -102,18 +107,84 @@ def test_packed_weights_in_bf16_are_kept() -> None:
         assert not torch.equal(net(x), before)
 
 
+# --- products in bf16 -------------------------------------------------------------------------------------------------
+
+
+@needs_kernel
+@each_group
+def test_products_in_bf16_are_the_definition_with_both_factors_rounded(group: Group) -> None:
+    check_pairs(group, features=8, out=8, side=5, padding=1)
+    check_pairs(group, features=5, out=9, side=7, padding=1, stride=2)  # 45 columns: the last pair is half empty
+    check_pairs(group, features=60, out=4, side=3)  # 540 columns: two blocks
+
+
+@needs_kernel
+@each_group
+def test_products_in_bf16_are_equivariant_to_the_bit(group: Group) -> None:
+    assert errors(group, exact=True, dtype=HALF, padding=1, pairs=True) == (0.0, 0.0)
+    assert errors(group, exact=True, dtype=HALF, padding=2, stride=3, dilation=2, pairs=True) == (0.0, 0.0)
+
+
+@needs_kernel
+def test_gradients_with_products_in_bf16() -> None:
+    """Those to weight and bias keep float32 products; that to the input is within what rounding both factors does."""
+    inputs = [t.to(HALF) for t in tensors(D4, features=9, out=7, side=8)]
+    _, grad, *pairs = with_gradients(inputs, D4, padding=1, pairs=True)
+    _, _, *floats = with_gradients(inputs, D4, grad, padding=1)
+    assert torch.equal(pairs[1], floats[1])
+    assert torch.equal(pairs[2], floats[2])
+    gap = (pairs[0] - floats[0]).abs().max() / floats[0].abs().max()
+    assert 0 < gap < 2**-6
+
+
+@needs_kernel
+def test_what_is_not_finite_stays_in_its_windows_with_products_in_bf16() -> None:
+    """Half of the last pair of 45 columns belongs to no number, and must not be read."""
+    x, weight, bias = (t.to(HALF) for t in tensors(C4, batch=1, features=5, out=8, side=9))
+    x[0, :, 4, 4] = float("nan")
+    finite = ours(x, weight, bias, C4, padding=1, pairs=True).isfinite().all(1)[0]
+    wanted = torch.ones(9, 9, dtype=torch.bool)
+    wanted[3:6, 3:6] = False
+    assert torch.equal(finite, wanted)
+
+
+@needs_kernel
+def test_layers_with_products_in_bf16() -> None:
+    net, x = layer(D4, via="fourier-bf16", padding=1), torch.randn(2, 64, 6, 6)
+    other = layer(D4, via="fourier", padding=1)
+    with pytest.raises(qt.OptionError, match=r"products in bf16 are for maps in bf16, got torch\.float32"):
+        net(x)
+    with torch.autocast("cpu", HALF), torch.no_grad():
+        y = net(x)
+        assert not torch.equal(y, other(x))
+        torch.testing.assert_close(y, other(x), rtol=2**-5, atol=2**-5)
+        other.weight = net.weight  # the kept packed weights are of one form at a time
+        assert torch.equal(net(x), y)
+        assert not torch.equal(other(x), y)
+        assert torch.equal(net(x), y)
+
+
+@needs_compiler
+@pytest.mark.skipif(shutil.which("objdump") is None, reason="no objdump")
+def test_the_instruction_is_used_where_it_is_known() -> None:
+    """It cannot be run on every machine; that the compiler was handed it can be seen."""
+    for code, used in (("avx512bf16", True), ("avx512", False)):
+        listing = subprocess.run(["objdump", "-d", build.file_of(code)], capture_output=True, text=True, check=True)
+        assert ("vdpbf16ps" in listing.stdout) == used
+
+
 # --- torch sees operators ---------------------------------------------------------------------------------------------
 
 
 @needs_kernel
-@pytest.mark.parametrize("weights", [HALF, torch.float32])
-def test_the_operators_pass_torchs_own_checks_in_bf16(weights: torch.dtype) -> None:
+@pytest.mark.parametrize(("weights", "pairs"), [(HALF, False), (torch.float32, False), (HALF, True)])
+def test_the_operators_pass_torchs_own_checks_in_bf16(weights: torch.dtype, pairs: bool) -> None:
     x, weight, b = (t.to(HALF) for t in tensors(C4, side=6, features=2, out=3))
     x, weight, b = x.requires_grad_(), weight.to(weights).requires_grad_(), b.to(weights).requires_grad_()
     how = ([a for element in C4.elements for a in element], [1, 1], [1, 1], [-1] * 8)
     grad = torch.randn(2, 12, 6, 6, dtype=HALF, requires_grad=True)
-    torch.library.opcheck(conv._convolve, (x, weight, b, *how, [6, 6], True))
-    torch.library.opcheck(conv._input_gradient, (grad, weight, *how, [6, 6], True))
+    torch.library.opcheck(conv._convolve, (x, weight, b, *how, [6, 6], True, pairs))
+    torch.library.opcheck(conv._input_gradient, (grad, weight, *how, [6, 6], True, pairs))
     torch.library.opcheck(conv._weight_gradient, (x, grad, *how, [3, 3], True))
 
 

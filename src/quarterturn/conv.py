@@ -20,8 +20,8 @@ from quarterturn.filters import Rotate, check_features, check_rotate, roll_filte
 from quarterturn.groups import Group
 from quarterturn.windows import Padding, Placement, by_placement, describe, pad_for, placement, placements, windows_for
 
-Via = Literal["auto", "conv", "fourier", "fourier-rounded"]
-VIA = ("auto", "conv", "fourier", "fourier-rounded")
+Via = Literal["auto", "conv", "fourier", "fourier-rounded", "fourier-bf16"]
+VIA = ("auto", "conv", "fourier", "fourier-rounded", "fourier-bf16")
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -153,8 +153,10 @@ class RollConv(_Convolution):
 
     With turned filters, `via` says how: "conv" through torch's convolution, "fourier" through the Fourier kernel, which
     is exactly equivariant in float32 and bf16, "fourier-rounded" through its form for C4 that is faster and exact to
-    rounding. "auto" takes the exact kernel where it is there, can and is faster, and torch's convolution elsewhere;
-    without the kernel, wide layers with 1x1 windows take the block-diagonal form of RollLinear.
+    rounding. "fourier-bf16" is for maps in bf16: it multiplies in bf16 too, which is as exactly equivariant and rounds
+    more, and is for processors that have instructions for it. "auto" takes the exact kernel where it is there, can and
+    is faster, and torch's convolution elsewhere; without the kernel, wide layers with 1x1 windows take the
+    block-diagonal form of RollLinear.
 
     >>> from quarterturn import C4
     >>> RollConv(C4, 8, 16, 3, padding=1, stride=2, rotate="filters")(torch.zeros(2, 32, 20, 30)).shape
@@ -220,6 +222,7 @@ class RollConv(_Convolution):
             starts=starts,
             output_size=[placed.count for placed in found[0][0]],
             exact=self.via != "fourier-rounded",
+            pairs=self.via == "fourier-bf16",
         )
 
 

@@ -9,11 +9,9 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 FLAGS = ("-std=c++20", "-O3", "-ffp-contract=fast", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra", "-Wno-psabi")
-CODES = {
-    "portable": (),
-    "avx2": ("-mavx2", "-mfma"),
-    "avx512": ("-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw", "-mavx2", "-mfma", "-mprefer-vector-width=512"),
-}
+AVX2 = ("-mavx2", "-mfma")
+AVX512 = (*AVX2, "-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw", "-mprefer-vector-width=512")
+CODES = {"portable": (), "avx2": AVX2, "avx512": AVX512, "avx512bf16": (*AVX512, "-mavx512bf16")}
 
 
 def compiler() -> str | None:

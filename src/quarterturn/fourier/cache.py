@@ -12,6 +12,7 @@ from quarterturn.fourier.library import Library
 
 class _Entry(NamedTuple):
     plan: Plan
+    pairs: bool
     state: tuple[int, int, int]
     packed: Tensor
 
@@ -19,17 +20,17 @@ class _Entry(NamedTuple):
 _kept: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
-def packed(kernel: Library, plan: Plan, weight: Tensor, out_stride: int, in_stride: int) -> Tensor:
+def packed(kernel: Library, plan: Plan, pairs: bool, weight: Tensor, out_stride: int, in_stride: int) -> Tensor:
     """The weights in the kernel's order; without gradients, as in eval, from the last call if they are the same.
 
     They are the same if address, version and values are: a change through `.data` leaves the version as it is.
     """
     dense = weight.float().contiguous()
     if torch.is_grad_enabled() or weight.is_inference():
-        return kernel.pack(plan, dense, out_stride, in_stride)
+        return kernel.pack(plan, pairs, dense, out_stride, in_stride)
     state = (weight.data_ptr(), weight._version, kernel.fingerprint(dense))
     entry = _kept.get(weight)
-    if entry is None or entry.plan is not plan or entry.state != state:
-        entry = _Entry(plan, state, kernel.pack(plan, dense, out_stride, in_stride))
+    if entry is None or entry.plan is not plan or (entry.pairs, entry.state) != (pairs, state):
+        entry = _Entry(plan, pairs, state, kernel.pack(plan, pairs, dense, out_stride, in_stride))
         _kept[weight] = entry
     return entry.packed

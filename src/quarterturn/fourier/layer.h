@@ -29,32 +29,45 @@ struct Layer {
 
     int64_t floats_per_pixel() const { return S::order * in_pitch; }
 
-    // Packed weights: for each phase, block, job and block of columns, parts x depth x columns.
-    int64_t packed_phase(const Phase& phase) const { return WEIGHTS * phase.offsets * g.in * out_pitch; }
-    int64_t packed_size() const {
+    // Packed weights: for each phase, block, job and block of columns, parts x words x columns. P says what is in a word.
+    template <class P> auto blocks_of(const Phase& phase) const {
+        return blocks_of_depth(phase.offsets, g.in, P::PER_WORD * DEPTH);
+    }
+    template <class P> static int64_t words(const Block& block) {
+        return (block.depth() + P::PER_WORD - 1) / P::PER_WORD;
+    }
+    template <class P> int64_t packed_block(const Block& block) const { return WEIGHTS * words<P>(block) * out_pitch; }
+    template <class P> int64_t packed_phase(const Phase& phase) const {
         int64_t size = 0;
-        for (const Phase& phase : g.phases) size += packed_phase(phase);
+        for (const Block& block : blocks_of<P>(phase)) size += packed_block<P>(block);
+        return size;
+    }
+    template <class P> int64_t packed_size() const {
+        int64_t size = 0;
+        for (const Phase& phase : g.phases) size += packed_phase<P>(phase);
         return size;
     }
 
+    template <class P>
     void pack(const float* weight, int64_t out_stride, int64_t in_stride, const int64_t* index, float* packed,
               int64_t threads, Parallel parallel) const {
         for (const Phase& phase : g.phases) {
-            const auto blocks = blocks_of_depth(phase.offsets, g.in, DEPTH);
+            const auto blocks = blocks_of<P>(phase);
             std::vector<int64_t> begin(blocks.size() + 1, 0);
-            for (size_t b = 0; b < blocks.size(); b++)
-                begin[b + 1] = begin[b] + WEIGHTS * blocks[b].depth() * out_pitch;
+            for (size_t b = 0; b < blocks.size(); b++) begin[b + 1] = begin[b] + packed_block<P>(blocks[b]);
             in_parallel(static_cast<int64_t>(blocks.size()), threads, parallel, [&](int64_t b) {
-                pack_block(phase, blocks[b], weight, out_stride, in_stride, index, packed + begin[b]);
+                pack_block<P>(phase, blocks[b], weight, out_stride, in_stride, index, packed + begin[b]);
             });
-            packed += packed_phase(phase);
+            packed += begin.back();
         }
     }
 
+    template <class P>
     void pack_block(const Phase& phase, const Block& block, const float* weight, int64_t out_stride, int64_t in_stride,
                     const int64_t* index, float* packed) const {
-        const int64_t depth = block.depth();
-        float* place[WEIGHTS];  // of each weight, for one column
+        constexpr int64_t W = P::PER_WORD;
+        const int64_t depth = words<P>(block);
+        typename P::Number* place[WEIGHTS];  // of each weight, for one column
         int64_t step[WEIGHTS];
         for (int64_t o = 0; o < out_pitch; o++) {
             float* start = packed;
@@ -66,8 +79,9 @@ struct Layer {
                         if (n < first || n >= first + N * L) return;
                         for (int p = 0; p < job.parts; p++) {
                             const int w = counts.weight[j] + p * job.columns + a;
-                            place[w] = start + first * job.parts * depth + p * depth * N * L + n - first;
-                            step[w] = N * L;
+                            float* word = start + first * job.parts * depth + p * depth * N * L + n - first;
+                            place[w] = reinterpret_cast<typename P::Number*>(word);
+                            step[w] = W * N * L;
                         }
                     });
                 }
@@ -83,9 +97,11 @@ struct Layer {
                         UNROLL for (int s = 0; s < S::order; s++) w[s] = from[s] < 0 ? 0.0f : source[from[s]];
                     }
                     S::weights(w, out);
-                    UNROLL for (int i = 0; i < WEIGHTS; i++) place[i][k * step[i]] = out[i];
+                    UNROLL for (int i = 0; i < WEIGHTS; i++) store1(place[i] + k / W * step[i] + k % W, out[i]);
                 }
             }
+            for (; k < depth * W; k++)
+                for (int i = 0; i < WEIGHTS; i++) store1(place[i] + k / W * step[i] + k % W, 0.0f);
         }
     }
 
@@ -138,11 +154,14 @@ struct Layer {
         return count;
     }
 
-    // Panels of a block: for each analysed part, rows of positions, columns of (offset, feature).
-    template <int L, int64_t SIZE, bool ALL>
+    // Panels of a block: for each analysed part, rows of positions, columns of (offset, feature). An odd number of columns
+    // is one of features, so that vectors reach into their padding: what fills the last pair is zero.
+    template <class P, int L, int64_t SIZE, bool ALL>
     [[gnu::noinline]] void analyse(const Task& task, const Block& block, const float* source, const int64_t* start,
                                    int64_t count, const float* zeros, float* panels) const {
         constexpr int G = S::order;
+        constexpr int64_t ROW = PITCH * P::PER_WORD;
+        typename P::Number* first = reinterpret_cast<typename P::Number*>(panels);
         const Phase& p = *task.phase;
         const int64_t columns = task.source_columns(), features = block.end_feature - block.first_feature;
         for (int64_t u = block.first_offset; u < block.end_offset; u++) {
@@ -156,36 +175,37 @@ struct Layer {
                 base[t] = place[0] ? from : zeros;
             }
             for (int64_t c = 0; c < features; c += L) {
-                float* out = panels + (u - block.first_offset) * features + c;
-                for (int64_t r = 0; r < count; r++, out += PITCH) {
+                auto* out = first + (u - block.first_offset) * features + c;
+                for (int64_t r = 0; r < count; r++, out += ROW) {
                     Vector<L> x[G], a[PARTS];
                     UNROLL for (int t = 0; t < G; t++)
                         x[t] = load<L>(base[t] + (ALL ? start[r] : start[r] & mask[t]));
                     S::analyse(x, a);
-                    UNROLL for (int q = 0; q < PARTS; q++) store<L>(out + q * SIZE * PITCH, a[q]);
+                    UNROLL for (int q = 0; q < PARTS; q++) store<L>(out + q * SIZE * ROW, a[q]);
                 }
                 for (int t = 0; t < G; t++) base[t] += L;
             }
         }
     }
 
-    template <int64_t SIZE>
+    template <class P, int64_t SIZE>
     void analyse_any(const Task& task, const Block& block, const float* source, const int64_t* start, int64_t count,
                      const float* zeros, float* panels) const {
         if (in_pitch % LANES)
-            analyse<GRANULE, SIZE, false>(task, block, source, start, count, zeros, panels);
+            analyse<P, GRANULE, SIZE, false>(task, block, source, start, count, zeros, panels);
         else if (g.phases.size() > 1)
-            analyse<LANES, SIZE, false>(task, block, source, start, count, zeros, panels);
+            analyse<P, LANES, SIZE, false>(task, block, source, start, count, zeros, panels);
         else
-            analyse<LANES, SIZE, true>(task, block, source, start, count, zeros, panels);
+            analyse<P, LANES, SIZE, true>(task, block, source, start, count, zeros, panels);
     }
 
     // Products of a position lie side by side, in the order (job, row, column, output feature).
     int64_t products_pitch() const { return PRODUCTS * out_pitch + 16; }
 
+    template <class P>
     void multiply_block(const Block& block, const float* panels, const float* packed, int64_t count, float* all,
                         bool first) const {
-        const int64_t depth = block.depth();
+        const int64_t depth = words<P>(block);
         for (int j = 0; j < S::jobs; j++) {
             const Job job = S::job[j];
             const int64_t columns = job.columns * out_pitch;
@@ -193,7 +213,7 @@ struct Layer {
                 for (int b = 0; b < job.rows; b++) {
                     const float* a = panels + (counts.part[j] + b * job.parts) * TILE * PITCH;
                     float* y = all + (counts.product[j] + b * job.columns) * out_pitch + n;
-                    multiply_rows<N == 2 ? WIDE_ROWS : NARROW_ROWS, N, L>(
+                    multiply_rows<P, N == 2 ? WIDE_ROWS : NARROW_ROWS, N, L>(
                         count, a, TILE * PITCH, packed + n * job.parts * depth, job.parts, depth, y, products_pitch(),
                         first);
                 }
@@ -217,7 +237,7 @@ struct Layer {
         }
     }
 
-    template <class T>  // of the input and the output in memory
+    template <class P, class T>  // T: of the input and the output in memory
     void forward(const T* x, const float* packed, const float* bias, T* y, int64_t threads, Parallel parallel) const {
         const auto tasks = cut(g, floats_per_pixel(), SOURCE_ROOM, 4 * TILE);
         int64_t largest = 0;
@@ -237,9 +257,9 @@ struct Layer {
             const float* weights = packed;
             for (const Phase& phase : g.phases) {
                 if (&phase == task.phase) break;
-                weights += packed_phase(phase);
+                weights += packed_phase<P>(phase);
             }
-            const auto blocks = blocks_of_depth(task.phase->offsets, g.in, DEPTH);
+            const auto blocks = blocks_of<P>(*task.phase);
             realign(task, x, source);
             int64_t start[TILE], target[TILE];
             const int64_t tiles = (task.pixels() + TILE - 1) / TILE;
@@ -252,9 +272,9 @@ struct Layer {
                 const float* w = weights;
                 if (blocks.empty()) std::fill(all, all + TILE * products_pitch(), 0.0f);
                 for (const Block& block : blocks) {
-                    analyse_any<TILE>(task, block, source, start, count, zeros.data(), panels);
-                    multiply_block(block, panels, w, count, all, &block == &blocks[0]);
-                    w += WEIGHTS * block.depth() * out_pitch;
+                    analyse_any<P, TILE>(task, block, source, start, count, zeros.data(), panels);
+                    multiply_block<P>(block, panels, w, count, all, &block == &blocks[0]);
+                    w += packed_block<P>(block);
                 }
                 if (out_pitch % LANES)
                     synthesise<GRANULE>(all, count, padded_bias.data(), target, pixel, y);
@@ -302,7 +322,7 @@ struct Layer {
     void weight_gradient(const T* x, const T* grad, int64_t out_stride, int64_t in_stride, const int64_t* index,
                          float* weight, float* bias, int64_t threads, Parallel parallel) const {
         const auto tasks = cut(g, floats_per_pixel(), SOURCE_ROOM, 4 * GRADIENT_TILE);
-        const int64_t size = packed_size() + out_pitch, number = static_cast<int64_t>(tasks.size());
+        const int64_t size = packed_size<Floats>() + out_pitch, number = static_cast<int64_t>(tasks.size());
         const int64_t chunks = std::min(number, std::clamp<int64_t>(PARTIAL_ROOM / std::max<int64_t>(size, 1), 4, 32));
         int64_t largest = 0;
         for (const Task& task : tasks)
@@ -317,7 +337,7 @@ struct Layer {
             float* all = panels + round_up(panel_size, LANES);
             float* pixel = all + GRADIENT_TILE * products_pitch();
             float* sum = sums.data() + chunk * size;
-            float* bias_sum = sum + packed_size();
+            float* bias_sum = sum + packed_size<Floats>();
             std::fill(pixel, pixel + S::order * out_pitch, 0.0f);
             const auto blocks = blocks_of_depth(g.phases[0].offsets, g.in, GRADIENT_DEPTH);
             for (int64_t i = chunk * number / chunks; i < (chunk + 1) * number / chunks; i++) {
@@ -333,7 +353,7 @@ struct Layer {
                     else
                         gather<LANES>(grad, count, target, pixel, all, bias_sum);
                     for (const Block& block : blocks) {
-                        analyse_any<GRADIENT_TILE>(task, block, source, start, count, zeros.data(), panels);
+                        analyse_any<Floats, GRADIENT_TILE>(task, block, source, start, count, zeros.data(), panels);
                         correlate_block(block, panels, all, count, sum);
                     }
                 }
@@ -344,7 +364,7 @@ struct Layer {
             for (int64_t chunk = 1; chunk < chunks; chunk++)
                 for (int64_t k = i * size / pieces; k < (i + 1) * size / pieces; k++) sums[k] += sums[chunk * size + k];
         });
-        if (bias) std::copy(sums.data() + packed_size(), sums.data() + packed_size() + g.out, bias);
+        if (bias) std::copy(sums.data() + packed_size<Floats>(), sums.data() + packed_size<Floats>() + g.out, bias);
         in_parallel(g.phases[0].offsets, threads, parallel, [&](int64_t u) {
             unpack(u, sums.data(), out_stride, in_stride, index, weight);
         });

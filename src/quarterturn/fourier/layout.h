@@ -1,30 +1,7 @@
 // Between the public layout, pixels of (feature, orientation) in float32 or bf16, and ours, (orientation, feature) in
 // float32. What is stored in bf16 is rounded to nearest, ties to even, once.
 #pragma once
-#include <cstring>
-
-#include "vectors.h"
-
-struct Bf16 {
-    uint16_t bits;  // the upper half of a float
-};
-
-template <class T>
-using Four [[gnu::vector_size(4 * sizeof(T)), gnu::aligned(2), gnu::may_alias]] = T;
-
-static inline Vector<4> load4(const float* p) { return load<4>(p); }
-static inline Vector<4> load4(const Bf16* p) {
-    const Four<uint16_t> bits = *reinterpret_cast<const Four<uint16_t>*>(p);
-    return reinterpret_cast<Vector<4>>(__builtin_convertvector(bits, Four<uint32_t>) << 16);
-}
-
-static inline void store4(float* p, Vector<4> v) { store<4>(p, v); }
-static inline void store4(Bf16* p, Vector<4> v) {
-    const Four<uint32_t> bits = reinterpret_cast<Four<uint32_t>>(v);
-    const Four<uint32_t> rounded = (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
-    const Four<uint32_t> kept = v == v ? rounded : Four<uint32_t>{} + 0x7FC0u;  // rounding could turn NaN into infinity
-    *reinterpret_cast<Four<uint16_t>*>(p) = __builtin_convertvector(kept, Four<uint16_t>);
-}
+#include "bf16.h"
 
 static inline float load1(const float* p) { return *p; }
 static inline void store1(float* p, float v) { *p = v; }
@@ -36,19 +13,19 @@ static inline float load1(const Bf16* p) {
 }
 static inline void store1(Bf16* p, float v) {
     Bf16 same[4];
-    store4(same, Vector<4>{v, v, v, v});
+    store<4>(same, Vector<4>{v, v, v, v});
     *p = same[0];
 }
 
 // The same four numbers of one feature, or of two that are four apart, `step` from feature to feature.
-template <class T> static inline void load_features(const T* p, int64_t, Vector<4>& v) { v = load4(p); }
+template <class T> static inline void load_features(const T* p, int64_t, Vector<4>& v) { v = load<4>(p); }
 template <class T> static inline void load_features(const T* p, int64_t step, Vector<8>& v) {
-    v = __builtin_shufflevector(load4(p), load4(p + 4 * step), 0, 1, 2, 3, 4, 5, 6, 7);
+    v = __builtin_shufflevector(load<4>(p), load<4>(p + 4 * step), 0, 1, 2, 3, 4, 5, 6, 7);
 }
-template <class T> static inline void store_features(T* p, int64_t, Vector<4> v) { store4(p, v); }
+template <class T> static inline void store_features(T* p, int64_t, Vector<4> v) { store<4>(p, v); }
 template <class T> static inline void store_features(T* p, int64_t step, Vector<8> v) {
-    store4(p, __builtin_shufflevector(v, v, 0, 1, 2, 3));
-    store4(p + 4 * step, __builtin_shufflevector(v, v, 4, 5, 6, 7));
+    store<4>(p, __builtin_shufflevector(v, v, 0, 1, 2, 3));
+    store<4>(p + 4 * step, __builtin_shufflevector(v, v, 4, 5, 6, 7));
 }
 
 // Call f<number of features>(first feature) for blocks that turn in registers; gives the first feature that is left.

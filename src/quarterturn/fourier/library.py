@@ -13,8 +13,9 @@ from torch import Tensor
 from quarterturn.fourier.build import HERE, file_of
 from quarterturn.fourier.geometry import Plan
 
-CODES = ("portable", "avx2", "avx512")  # by the number that quarterturn_processor() gives
+CODES = ("portable", "avx2", "avx512", "avx512bf16")  # by the number that quarterturn_processor() gives
 PRECISIONS = (torch.float32, torch.bfloat16)  # of maps in memory, by the kernel's number; weights are float32
+PAIRS = 2  # the kernel's number for maps in bf16 and products of pairs of such numbers
 _log = logging.getLogger("quarterturn")
 
 
@@ -48,7 +49,7 @@ def choose(folder: Path = HERE) -> Kernels:
 def kernels() -> Kernels:
     """Which code runs the group convolutions on CPU, and why.
 
-    >>> kernels().code in ("avx512", "avx2", "portable", "conv2d")
+    >>> kernels().code in (*CODES, "conv2d")
     True
     """
     chosen = choose()
@@ -63,8 +64,8 @@ class Library:
         self._functions = ctypes.CDLL(path)
         size, pointer = ctypes.c_int64, ctypes.c_void_p
         for name, arguments in {
-            "packed_size": [pointer],
-            "pack": [pointer, pointer, size, size, pointer, pointer, size, pointer],
+            "packed_size": [pointer, size],
+            "pack": [pointer, size, pointer, size, size, pointer, pointer, size, pointer],
             "convolve": [pointer, size, pointer, pointer, pointer, pointer, size, pointer],
             "weight_gradient": [pointer, size, pointer, pointer, size, size, pointer, pointer, pointer, size, pointer],
             "move": [pointer, pointer, pointer, size, pointer],
@@ -75,15 +76,16 @@ class Library:
             function.restype = size if name in ("packed_size", "fingerprint") else ctypes.c_int
         self._parallel = _torchs_pool()
 
-    def pack(self, plan: Plan, weight: Tensor, out_stride: int, in_stride: int) -> Tensor:
-        packed = torch.empty(self._functions.quarterturn_packed_size(plan.numbers))
-        arguments = (plan.numbers, weight.data_ptr(), out_stride, in_stride, plan.weight_places, packed.data_ptr())
-        self._run("pack", *arguments)
+    def pack(self, plan: Plan, pairs: bool, weight: Tensor, out_stride: int, in_stride: int) -> Tensor:
+        precision = PAIRS if pairs else 0
+        packed = torch.empty(self._functions.quarterturn_packed_size(plan.numbers, precision))
+        data = (weight.data_ptr(), out_stride, in_stride, plan.weight_places, packed.data_ptr())
+        self._run("pack", plan.numbers, precision, *data)
         return packed
 
-    def convolve(self, plan: Plan, x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor) -> None:
+    def convolve(self, plan: Plan, pairs: bool, x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor) -> None:
         data = (x.data_ptr(), packed.data_ptr(), _pointer(bias), y.data_ptr())
-        self._run("convolve", plan.numbers, PRECISIONS.index(x.dtype), *data)
+        self._run("convolve", plan.numbers, PAIRS if pairs else PRECISIONS.index(x.dtype), *data)
 
     def weight_gradient(
         self, plan: Plan, x: Tensor, grad: Tensor, out_stride: int, in_stride: int, weight: Tensor, bias: Tensor | None

@@ -11,8 +11,8 @@ constexpr int LANES = 8, WIDE_ROWS = 6, NARROW_ROWS = 12;  // 12 sums in registe
 constexpr int LANES = 8, WIDE_ROWS = 3, NARROW_ROWS = 6;  // the same on registers of four floats
 #endif
 constexpr int GRANULE = 8;         // output features are padded to a multiple of this
-constexpr int DEPTH = 256;         // columns of a panel in use at most
-constexpr int PITCH = DEPTH + 16;  // floats from row to row of a panel: an odd number of cache lines
+constexpr int DEPTH = 256;         // words of a row of a panel in use at most
+constexpr int PITCH = DEPTH + 16;  // words from row to row of a panel: an odd number of cache lines
 
 template <int L>
 using Vector [[gnu::vector_size(L * sizeof(float)), gnu::aligned(4), gnu::may_alias]] = float;
@@ -28,8 +28,17 @@ static inline void store(float* p, Vector<L> v) {
 
 #define UNROLL _Pragma("GCC unroll 32")
 
-// y[row][column] += sum over parts and k of a[part][row][k] * b[part][k][column], for ROWS rows and N*L columns.
-template <int ROWS, int N, int L>
+// What is in the words of panels and packed weights, and how words are multiplied into a sum: here a float in each, in
+// pairs.h two numbers in bf16.
+struct Floats {
+    using Number = float;
+    static constexpr int PER_WORD = 1;
+    template <int L> static inline Vector<L> add(Vector<L> sum, Vector<L> w, float x) { return sum + w * x; }
+};
+
+// y[row][column] += sum over parts and k of a[part][row][k] * b[part][k][column], for ROWS rows and N*L columns; k
+// counts words.
+template <class P, int ROWS, int N, int L>
 static void multiply(const float* a, int64_t part, const float* b, int64_t parts, int64_t depth, float* y,
                      int64_t pitch, bool first) {
     Vector<L> sum[ROWS][N];
@@ -42,7 +51,7 @@ static void multiply(const float* a, int64_t part, const float* b, int64_t parts
             UNROLL for (int n = 0; n < N; n++) w[n] = load<L>(b + n * L);
             UNROLL for (int r = 0; r < ROWS; r++) {
                 const float x = column[r * PITCH];
-                UNROLL for (int n = 0; n < N; n++) sum[r][n] += w[n] * x;
+                UNROLL for (int n = 0; n < N; n++) sum[r][n] = P::template add<L>(sum[r][n], w[n], x);
             }
             column++;
             b += N * L;
@@ -53,13 +62,13 @@ static void multiply(const float* a, int64_t part, const float* b, int64_t parts
 }
 
 // The same for any number of rows.
-template <int ROWS, int N, int L>
+template <class P, int ROWS, int N, int L>
 static void multiply_rows(int64_t rows, const float* a, int64_t part, const float* b, int64_t parts, int64_t depth,
                           float* y, int64_t pitch, bool first) {
     for (; rows >= ROWS; rows -= ROWS, a += ROWS * PITCH, y += ROWS * pitch)
-        multiply<ROWS, N, L>(a, part, b, parts, depth, y, pitch, first);
+        multiply<P, ROWS, N, L>(a, part, b, parts, depth, y, pitch, first);
     if constexpr (ROWS > 1) {
-        if (rows) multiply_rows<(ROWS + 1) / 2, N, L>(rows, a, part, b, parts, depth, y, pitch, first);
+        if (rows) multiply_rows<P, (ROWS + 1) / 2, N, L>(rows, a, part, b, parts, depth, y, pitch, first);
     }
 }
 
