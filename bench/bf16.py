@@ -31,7 +31,7 @@ def measure(repeats: int) -> list[dict[str, object]]:
         for name, group, via in ALL_FORMS:
             features = width // group.order
             how = {"padding": kernel // 2, "rotate": "filters", "via": via}
-            layers[f"{name} {via}"] = qt.RollConv(group, features, features, kernel, **how)  # type: ignore[arg-type]
+            layers[f"{name} {via}"] = qt.RollConv(group, features, features, kernel, **how)
         for what, prepare in (("forward", forward), ("forward and backward", forward_and_backward)):
             seconds = {}
             for dtype in (torch.float32, torch.bfloat16):

@@ -63,3 +63,8 @@ def write(name: str, rows: list[dict[str, object]]) -> Path:
         print("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
     print(f"-> {path}")
     return path
+
+
+def newest(name: str) -> Path:
+    """The newest result of that name."""
+    return max(RESULTS.glob(f"{name}-*.csv"), key=lambda path: (path.stat().st_mtime, path.name))

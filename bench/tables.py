@@ -7,13 +7,14 @@ import csv
 import re
 from pathlib import Path
 
-HERE = Path(__file__).parent
-PAGES = [HERE.parent / "docs" / name for name in ("speed.md", "convert.md")]
+from harness import newest
+
+PAGES = [Path(__file__).parents[1] / "docs" / name for name in ("speed.md", "convert.md", "results/costs.md")]
 
 
 def table(name: str) -> str:
     """The newest result of that name as a Markdown table, with its machine and torch version in front."""
-    path = max((HERE / "results").glob(f"{name}-*.csv"), key=lambda path: (path.stat().st_mtime, path.name))
+    path = newest(name)
     with path.open() as file:
         rows = list(csv.reader(file))
     lines = [" | ".join(row) for row in [rows[0], ["---"] * len(rows[0]), *rows[1:]]]

@@ -81,14 +81,15 @@ def progress(study: Study, records: Records) -> str:
 
 
 def index(found: dict[str, tuple[Study, Records]], pages: set[str]) -> str:
-    """The list of all studies, with what there is of each; `pages` are the names of those that have one."""
+    """The list of all studies, with what there is of each; `pages` are the names of the pages that there are."""
     rows: list[tuple[str, ...]] = [("study", "what", "runs made", "CPU hours", "command")]
     for name, (study, records) in found.items():
         done, seconds = made(study, records)
         title = f"[{study.title}]({name}.md)" if name in pages else study.title
         command = f"`quarterturn study {name} --data DIR --jobs 2`"
         rows.append((title, study.about, f"{done} of {len(study.runs())}", f"{seconds / 3600:.1f}", command))
-    return f"# Results on real data\n\n{INDEX}\n\n{markdown(rows)}\n"
+    costs = "\nWhat these networks cost, side by side: [costs.md](costs.md).\n" if "costs" in pages else ""
+    return f"# Results on real data\n\n{INDEX}\n\n{markdown(rows)}\n{costs}"
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
