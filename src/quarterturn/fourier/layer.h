@@ -202,6 +202,22 @@ struct Layer {
     // Products of a position lie side by side, in the order (job, row, column, output feature).
     int64_t products_pitch() const { return PRODUCTS * out_pitch + 16; }
 
+    // What a thread works in, for SIZE positions at once.
+    struct Scratch {
+        float *source, *panels, *all, *pixel;
+    };
+    int64_t largest_source(const std::vector<Task>& tasks) const {
+        int64_t pixels = 0;
+        for (const Task& task : tasks) pixels = std::max(pixels, task.source_pixels());
+        return pixels * floats_per_pixel();
+    }
+    template <int64_t SIZE> Scratch scratch(int64_t largest) const {
+        const int64_t source = round_up(largest + LANES, LANES), products = SIZE * products_pitch();
+        const int64_t panels = round_up(PARTS * SIZE * PITCH + LANES, LANES);
+        float* start = room_of_this_thread().get(source + panels + products + S::order * out_pitch);
+        return {start, start + source, start + source + panels, start + source + panels + products};
+    }
+
     template <class P>
     void multiply_block(const Block& block, const float* panels, const float* packed, int64_t count, float* all,
                         bool first) const {
@@ -240,19 +256,11 @@ struct Layer {
     template <class P, class T>  // T: of the input and the output in memory
     void forward(const T* x, const float* packed, const float* bias, T* y, int64_t threads, Parallel parallel) const {
         const auto tasks = cut(g, floats_per_pixel(), SOURCE_ROOM, 4 * TILE);
-        int64_t largest = 0;
-        for (const Task& task : tasks)
-            largest = std::max(largest, task.source_pixels() * floats_per_pixel());
+        const int64_t largest = largest_source(tasks);
         std::vector<float> padded_bias(out_pitch, 0.0f), zeros(in_pitch + LANES, 0.0f);
         if (bias) std::copy(bias, bias + g.out, padded_bias.begin());
         in_parallel(static_cast<int64_t>(tasks.size()), threads, parallel, [&](int64_t i) {
-            static thread_local Room room;
-            const int64_t panel_size = PARTS * TILE * PITCH + LANES;
-            const int64_t rest = TILE * products_pitch() + S::order * out_pitch;
-            float* source = room.get(round_up(largest + LANES, LANES) + round_up(panel_size, LANES) + rest);
-            float* panels = source + round_up(largest + LANES, LANES);
-            float* all = panels + round_up(panel_size, LANES);
-            float* pixel = all + TILE * products_pitch();
+            const auto [source, panels, all, pixel] = scratch<TILE>(largest);
             const Task& task = tasks[i];
             const float* weights = packed;
             for (const Phase& phase : g.phases) {
@@ -324,18 +332,10 @@ struct Layer {
         const auto tasks = cut(g, floats_per_pixel(), SOURCE_ROOM, 4 * GRADIENT_TILE);
         const int64_t size = packed_size<Floats>() + out_pitch, number = static_cast<int64_t>(tasks.size());
         const int64_t chunks = std::min(number, std::clamp<int64_t>(PARTIAL_ROOM / std::max<int64_t>(size, 1), 4, 32));
-        int64_t largest = 0;
-        for (const Task& task : tasks)
-            largest = std::max(largest, task.source_pixels() * floats_per_pixel());
+        const int64_t largest = largest_source(tasks);
         std::vector<float> zeros(in_pitch + LANES, 0.0f), sums(chunks * size, 0.0f);
         in_parallel(chunks, threads, parallel, [&](int64_t chunk) {
-            static thread_local Room room;
-            const int64_t panel_size = PARTS * GRADIENT_TILE * PITCH + LANES;
-            const int64_t rest = GRADIENT_TILE * products_pitch() + S::order * out_pitch;
-            float* source = room.get(round_up(largest + LANES, LANES) + round_up(panel_size, LANES) + rest);
-            float* panels = source + round_up(largest + LANES, LANES);
-            float* all = panels + round_up(panel_size, LANES);
-            float* pixel = all + GRADIENT_TILE * products_pitch();
+            const auto [source, panels, all, pixel] = scratch<GRADIENT_TILE>(largest);
             float* sum = sums.data() + chunk * size;
             float* bias_sum = sum + packed_size<Floats>();
             std::fill(pixel, pixel + S::order * out_pitch, 0.0f);

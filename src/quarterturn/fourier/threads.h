@@ -46,6 +46,7 @@ class Room {
         const size_t bytes = (static_cast<size_t>(floats) * sizeof(float) + HUGE_PAGE) / HUGE_PAGE * HUGE_PAGE;
         if (bytes > size) {
             std::free(start);
+            size = 0;
             start = static_cast<float*>(std::aligned_alloc(HUGE_PAGE, bytes));
             if (!start) throw std::bad_alloc();
 #ifdef MADV_HUGEPAGE  // one entry for all of it in the processor's table of pages
@@ -57,3 +58,8 @@ class Room {
         return start;
     }
 };
+
+static inline Room& room_of_this_thread() {
+    static thread_local Room room;
+    return room;
+}
