@@ -282,3 +282,12 @@ def test_an_interrupt_is_said_and_the_checkpoint_resumes(tmp_path: Path) -> None
     assert process.returncode == 130
     assert "interrupted; the same command resumes" in errors
     assert checkpoint.exists()
+
+
+def test_a_closed_pipe_ends_a_command_quietly() -> None:
+    command = [sys.executable, "-m", "quarterturn_lab.cli", "doctor"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.close()  # as head does when it has seen enough
+    _, errors = process.communicate(timeout=200)
+    assert (process.returncode, errors) == (141, "")

@@ -237,6 +237,11 @@ def test_sentences_follow_from_the_figures() -> None:
     assert "is 0.300 lower than that of `baseline` (95 % interval 0.275 to 0.325, 3 seeds)" in text
     assert "lower than that of `baseline-linear` with 4 turns averaged, the plain network" in text
     assert "for 4.0 times the CPU seconds of `baseline`" in text
+    assert "; test error is not told apart from that of the latter (+0.00" in text
+    for (_, label, seed), run in found.runs.items():
+        if label == "pool-mean":
+            run["test"] = {**run["test"], "accuracy": 0.6 + 0.01 * seed}
+    assert "; test error is 11.00 points lower than that of the latter" in outcomes.sentence(SMALL, found, pool)
     text = outcomes.sentence(SMALL, found, roll)
     assert "is 0.097 higher than that of `baseline-half`" in text
     assert text.count("lower") == 0

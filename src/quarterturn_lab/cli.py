@@ -1,5 +1,6 @@
 """The command `quarterturn`. Heavy imports are inside the commands, so that --help is quick."""
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -353,9 +354,13 @@ def main(arguments: list[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a sweep ends its runs first
     try:
         app(arguments)
+        sys.stdout.flush()
     except KeyboardInterrupt:
         print("quarterturn: interrupted; the same command resumes", file=sys.stderr)
         sys.exit(130)
+    except BrokenPipeError:  # as `| head` does; what Python would still write at its end goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
     except Exception as error:
         from quarterturn.errors import QuarterturnError  # here, because it imports torch
 

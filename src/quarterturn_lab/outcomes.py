@@ -1,6 +1,6 @@
 """What the records of a study say: figures of each entry, paired differences, and sentences that follow from them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from quarterturn_lab.metrics import mean_sd, paired_interval, paired_t_test, sign_flip_test
@@ -120,6 +120,9 @@ def sentence(study: Study, records: Records, takeaway: Takeaway) -> str:
         words = f"{shown(strongest)}, the plain network of this table that validation prefers"
         parts.append(said(study, gap(study, records, Question(takeaway.who, strongest, "")), words))
     text = "; ".join([*parts[:-2], " and ".join(parts[-2:])] if len(parts) > 1 else parts)
+    if strongest is not None and study.measure == "cross_entropy":
+        by_error, question = replace(study, measure="error"), Question(takeaway.who, strongest, "")
+        text += f"; test error {said(by_error, gap(by_error, records, question), 'the latter')}"
     ratio = cpu_ratio(study, records, takeaway.who, takeaway.cost_of)
     cost = f", for {ratio:.1f} times the CPU seconds of `{takeaway.cost_of}`" if ratio is not None else ""
     return f"{takeaway.what[0].upper()}{takeaway.what[1:]}: {name} {text}{cost}."
