@@ -54,6 +54,7 @@ format: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python bench/ops.py
 	$(BIN)/python bench/modes.py --batch 32
+	$(BIN)/python bench/norms.py
 	$(BIN)/python bench/training.py $(if $(DATA),--data $(DATA))
 	$(BIN)/python bench/export.py
 	$(BIN)/python bench/conv.py

@@ -10,7 +10,7 @@ from reference import ALL_GROUPS, PRISM
 from torch import Tensor, nn
 
 import quarterturn as qt
-from quarterturn import C2, C4, D4, FLIP, MIRROR, OCTA, OCTA_FULL, Group
+from quarterturn import C2, C4, D4, FLIP, MIRROR, OCTA, OCTA_FULL, Group, batchnorm
 from quarterturn.filters import roll_filters, slice_filters
 
 TORCH_CONV = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
@@ -354,6 +354,57 @@ def test_norms_are_torchs_own_in_maps_mode() -> None:
         for key, value in torchs.state_dict().items():
             torch.testing.assert_close(ours.state_dict()[key], value, **CLOSE)
         torch.testing.assert_close(ours.eval()(x), torchs.eval()(x), **CLOSE)
+
+
+@pytest.mark.parametrize("group", [C2, C4, D4], ids=lambda g: g.name)
+@pytest.mark.parametrize("name", [name for name in NORMS if name.startswith("batch")])
+def test_batch_norm_with_features_last_in_memory(name: str, group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another way through it: the same output, gradients and running statistics, and features stay last."""
+    calls = []
+    apply = batchnorm._StackedBatchNorm.apply
+    monkeypatch.setattr(batchnorm._StackedBatchNorm, "apply", lambda *given: calls.append(1) or apply(*given))
+    first, last = (NORMS[name](group, "filters").double() for _ in range(2))
+    for parameter, other in zip(first.parameters(), last.parameters(), strict=True):
+        parameter.data.normal_()
+        other.data.copy_(parameter)
+    for _ in range(2):
+        x = 3 * torch.randn(3, 4 * group.order, 5, 6, dtype=torch.float64) + 1
+        grad = torch.randn_like(x)
+        results = []
+        for net, layout in ((first, torch.contiguous_format), (last, torch.channels_last)):
+            given = x.contiguous(memory_format=layout).requires_grad_()
+            y = net(given)
+            assert y.is_contiguous(memory_format=layout)
+            results.append((y, *torch.autograd.grad(y, [given, *net.parameters()], grad)))
+        assert results[1][1].is_contiguous(memory_format=torch.channels_last)
+        for a, b in zip(*results, strict=True):
+            torch.testing.assert_close(b, a, **CLOSE)
+        for key, value in first.state_dict().items():
+            torch.testing.assert_close(last.state_dict()[key], value, **CLOSE)
+    assert len(calls) == 2
+
+
+def test_batch_norm_with_features_last_has_derivatives_of_every_kind() -> None:
+    net = qt.BatchNorm(C4, 2, rotate="filters", track_running_stats=False).double()
+    net.weight.data.normal_()
+    x = torch.randn(2, 8, 3, 2, dtype=torch.float64).contiguous(memory_format=torch.channels_last).requires_grad_()
+
+    def run(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return batchnorm.stacked_batch_norm(x, 2, None, None, weight, bias, 0.1, 1e-5)
+
+    assert torch.autograd.gradcheck(run, (x, net.weight, net.bias))
+    assert torch.autograd.gradgradcheck(run, (x, net.weight, net.bias))
+    tangent = torch.randn_like(x)
+    _, forward = torch.func.jvp(net, (x.detach(),), (tangent,))
+    step = 1e-6
+    with torch.no_grad():
+        numerical = (net(x + step * tangent) - net(x - step * tangent)) / (2 * step)
+    torch.testing.assert_close(forward, numerical, rtol=1e-6, atol=1e-6)
+    compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), net(x), **CLOSE)
+    alone = net.requires_grad_(False)(x.detach())  # nothing to differentiate
+    assert not alone.requires_grad
+    torch.testing.assert_close(alone, compiled(x), **CLOSE)
 
 
 # --- dense and pool ---------------------------------------------------------------------------------------------------

@@ -11,12 +11,19 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from quarterturn import fourier, ops
 from quarterturn.errors import OptionError, unknown
-from quarterturn.filters import Rotate, check_features, check_rotate, roll_filters, select_orientations, slice_filters
+from quarterturn.filters import (
+    Rotate,
+    check_features,
+    check_rotate,
+    outside_transforms,
+    roll_filters,
+    select_orientations,
+    slice_filters,
+)
 from quarterturn.groups import Group
 from quarterturn.windows import Padding, Placement, by_placement, describe, pad_for, placement, placements, windows_for
 
@@ -237,8 +244,7 @@ def _suits_the_kernel(x: Tensor, weight: Tensor) -> bool:
         return False  # torch's convolution says what is wrong
     if torch.compiler.is_compiling():
         return True
-    inside_func = torch._C._functorch.peek_interpreter_stack() is not None
-    return not inside_func and all(forward_ad.unpack_dual(t).tangent is None for t in (x, weight))
+    return outside_transforms(x, weight)
 
 
 class PathConv(_Convolution):

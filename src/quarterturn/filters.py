@@ -5,6 +5,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from quarterturn import ops
 from quarterturn.errors import ShapeError, unknown
@@ -99,3 +100,10 @@ def check_features(x: Tensor, group: Group, features: int, layout: Layout, dense
     elif layout == "plain" and x.shape[1] == features * group.order:
         hint = "; this looks like a stacked tensor: a RollConv takes it"
     raise ShapeError(f"expected {layout} maps with {expected} features, got {x.shape[1]}: {tuple(x.shape)}{hint}")
+
+
+def outside_transforms(*tensors: Tensor | None) -> bool:
+    """Whether nothing but autograd watches: neither torch.func nor forward derivatives need torch's own layers."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    return all(forward_ad.unpack_dual(t).tangent is None for t in tensors if t is not None)

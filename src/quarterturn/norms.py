@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from quarterturn.batchnorm import expanded, stacked_batch_norm
 from quarterturn.errors import OptionError
 from quarterturn.filters import Rotate, check_features, check_rotate, split_orientations
 from quarterturn.groups import Group
@@ -15,10 +16,6 @@ from quarterturn.groups import Group
 
 def _check(x: Tensor, group: Group, features: int, rotate: Rotate) -> None:
     check_features(x, group, features, "stacked" if rotate == "filters" else "sliced", dense=x.dim() == 2)
-
-
-def _expand(parameter: Tensor | None, group: Group) -> Tensor | None:
-    return None if parameter is None else parameter.repeat_interleave(group.order)
 
 
 class _Norm(nn.Module):
@@ -87,10 +84,9 @@ class BatchNorm(_Norm):
         mean, var = (self.running_mean, self.running_var) if self.track_running_stats else (None, None)
         if self.rotate == "maps":
             return F.batch_norm(x, mean, var, self.weight, self.bias, use_batch, momentum, self.eps)
-        if use_batch:  # orientations are one more axis to take the statistics over
-            split = split_orientations(x, self.group)
-            return F.batch_norm(split, mean, var, self.weight, self.bias, True, momentum, self.eps).flatten(1, 2)
-        mean, var, weight, bias = (_expand(t, self.group) for t in (mean, var, self.weight, self.bias))
+        if use_batch:
+            return stacked_batch_norm(x, self.features, mean, var, self.weight, self.bias, momentum, self.eps)
+        mean, var, weight, bias = (expanded(t, self.group.order) for t in (mean, var, self.weight, self.bias))
         return F.batch_norm(x, mean, var, weight, bias, False, momentum, self.eps)
 
 
@@ -106,7 +102,7 @@ class InstanceNorm(_Norm):
         _check(x, self.group, self.features, self.rotate)
         if self.rotate == "maps":
             return F.instance_norm(x, weight=self.weight, bias=self.bias, eps=self.eps)
-        weight, bias = _expand(self.weight, self.group), _expand(self.bias, self.group)
+        weight, bias = expanded(self.weight, self.group.order), expanded(self.bias, self.group.order)
         return F.instance_norm(x, weight=weight, bias=bias, eps=self.eps)
 
 
