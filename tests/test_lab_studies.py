@@ -250,7 +250,8 @@ def test_sentences_follow_from_the_figures() -> None:
     assert "is not told apart from that of `baseline`" in text
     assert "has not been measured against `baseline-linear`" in text
     single = made_up({"baseline": [2.0], "pool-mean": [1.9]})
-    assert "in the one seed that both have, which decides nothing" in outcomes.sentence(SMALL, single, pool)
+    assert "is 0.100 lower than that of `baseline` (one seed)" in outcomes.sentence(SMALL, single, pool)
+    assert outcomes.sentence(SMALL, single, pool).endswith("One seed decides nothing.")
     assert outcomes.sentence(SMALL, made_up({}), pool).count("has not been measured") == 2
 
 

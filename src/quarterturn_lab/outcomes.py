@@ -125,7 +125,8 @@ def sentence(study: Study, records: Records, takeaway: Takeaway) -> str:
         text += f"; test error {said(by_error, gap(by_error, records, question), 'the latter')}"
     ratio = cpu_ratio(study, records, takeaway.who, takeaway.cost_of)
     cost = f", for {ratio:.1f} times the CPU seconds of `{takeaway.cost_of}`" if ratio is not None else ""
-    return f"{takeaway.what[0].upper()}{takeaway.what[1:]}: {name} {text}{cost}."
+    caution = ". One seed decides nothing" if "(one seed)" in text else ""
+    return f"{takeaway.what[0].upper()}{takeaway.what[1:]}: {name} {text}{cost}{caution}."
 
 
 def said(study: Study, found: Gap, rival: str) -> str:
@@ -136,7 +137,7 @@ def said(study: Study, found: Gap, rival: str) -> str:
     size = f"{abs(found.mean):.{digits}f}{unit}"
     direction = "lower" if found.mean < 0 else "higher"
     if found.verdict == "one seed":
-        return f"is {size} {direction} than that of {rival} in the one seed that both have, which decides nothing"
+        return f"is {size} {direction} than that of {rival} (one seed)"
     low, high = sorted(found.interval or (0.0, 0.0))
     count = f"{len(found.differences)} seeds"
     if found.verdict == "open":
