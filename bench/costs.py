@@ -62,6 +62,8 @@ def networks(name: str, only: list[str]) -> dict[str, nn.Module]:
                 continue
             if not config.factory and config.net.group is None and way != "maps":
                 continue
+            if entry.row in POOLING[1:] and way != "maps":  # other functions than the mean, for the same cost
+                continue
             if way == "kernel" and not any(layer.through_kernel for layer in rolled):
                 continue
             found[f"{entry.label}, {way}"] = net
@@ -178,7 +180,7 @@ def main() -> None:
             row
             for name, members in SETS.items()
             if not options.only or any(entry.label in options.only for entry in members)
-            for row in costs(name, options.repeats, options.only)
+            for row in costs(name, options.repeats if BATCHES[name] > 8 else 3, options.only)
         ]
         write("costs", rows)
     draw()
