@@ -5,6 +5,7 @@ import io
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from quarterturn_lab.metrics import mean_sd
 from quarterturn_lab.outcomes import UNITS, split, values
@@ -74,9 +75,9 @@ def _lines(study: Study, records: Records) -> Figure:
         reach = np.maximum((y - low, high - y), 0.0)  # a mean of equal numbers may be off in its last digit
         axes.errorbar(x, y, reach, color=colour, label=name, marker="o", markersize=4, linewidth=1.4)
     axes.set(xscale="log", xlabel=ALONG[study.along], ylabel=_axis(study))
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_formatter("{x:g}")
-    axes.tick_params(axis="x", which="minor", labelsize=6)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
     return figure
