@@ -132,7 +132,7 @@ SMALL_IMAGES = (
 )
 PAPERS_OWN = (
     "The paper's own networks, at 95 x 95, are for a bigger machine: `quarterturn table plankton --data DIR --runs 10`."
-    " What a step of each costs: `python bench/training.py --only steps`."
+    " What a step of each costs: [costs.md](costs.md)."
 )
 SETTINGS = (
     "Learning rate, dropout and length are those of a pilot on other images of the same kind, equal for all rows; none "
