@@ -24,6 +24,7 @@ ORDER = [
     "transposed",
     "dense",
     "spatial",
+    "batchnorm",
     "norms",
     "check",
     "wrapping",
