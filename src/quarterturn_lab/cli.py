@@ -33,12 +33,7 @@ RUNS = Path("runs")
 
 @app.command
 def train(
-    name: str,
-    *,
-    seed: int = 0,
-    net: str | None = None,
-    runs_dir: Path = RUNS,
-    options: Options = DEFAULTS,
+    name: str, *, seed: int = 0, net: str | None = None, runs_dir: Path = RUNS, options: Options = DEFAULTS
 ) -> None:
     """Train one network; the same command again resumes it, or shows its summary.
 
