@@ -13,11 +13,11 @@ class KernelHook(BuildHookInterface):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         build = _load(Path(self.root) / "src" / "quarterturn" / "fourier" / "build.py")
-        for old in build.HERE.glob("_kernel_*.so"):  # of another version, perhaps
-            old.unlink()
         try:
             build.compile_all()
         except OSError as error:
+            for old in build.HERE.glob("_kernel_*.so"):  # of another version, perhaps
+                old.unlink()
             self.app.display_warning(f"quarterturn is installed without its kernel and runs through conv2d: {error}")
             return
         build_data["pure_python"] = False

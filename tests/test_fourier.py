@@ -3,6 +3,7 @@
 import copy
 import itertools
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -414,6 +415,24 @@ def test_without_a_compiler_the_kernel_is_missing_and_says_so(
 def test_a_broken_file_is_not_fatal(tmp_path: Path) -> None:
     build.file_of("portable", tmp_path).write_text("no library")
     assert "does not load" in library.choose(tmp_path).why
+
+
+def test_kernels_that_are_newer_than_their_sources_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def compile_kernel(code: str, folder: Path) -> Path:
+        made.append(code)
+        build.file_of(code, folder).touch()
+        return build.file_of(code, folder)
+
+    monkeypatch.setattr(build, "compile_kernel", compile_kernel)
+    files = build.compile_all(tmp_path)
+    assert len(made) == len(files)
+    assert build.compile_all(tmp_path) == files
+    assert len(made) == len(files)
+    os.utime(files[0], (0, 0))
+    build.compile_all(tmp_path)
+    assert made[len(files) :] == ["portable"]
 
 
 @needs_compiler

@@ -41,7 +41,15 @@ def compile_kernel(code: str, folder: Path = HERE, *flags: str) -> Path:
 
 
 def compile_all(folder: Path = HERE) -> list[Path]:
-    """Compile for every instruction set of this machine's kind."""
+    """Compile for every instruction set of this machine's kind; what is newer than all sources stays."""
     codes = list(CODES) if platform.machine().lower() in ("x86_64", "amd64") else ["portable"]
+    sources = [Path(__file__), *HERE.glob("*.cpp"), *HERE.glob("*.h")]
+    changed = max(path.stat().st_mtime for path in sources)
+
+    def make(code: str) -> Path:
+        path = file_of(code, folder)
+        is_new = path.exists() and path.stat().st_mtime > changed
+        return path if is_new else compile_kernel(code, folder)
+
     with ThreadPoolExecutor() as pool:
-        return list(pool.map(lambda code: compile_kernel(code, folder), codes))
+        return list(pool.map(make, codes))
