@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -21,12 +20,12 @@ _kept: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 def packed(kernel: Library, plan: Plan, pairs: bool, weight: Tensor, out_stride: int, in_stride: int) -> Tensor:
-    """The weights in the kernel's order; without gradients, as in eval, from the last call if they are the same.
+    """The weights in the kernel's order, from the last call if they are the same, as in eval.
 
     They are the same if address, version and values are: a change through `.data` leaves the version as it is.
     """
     dense = weight.float().contiguous()
-    if torch.is_grad_enabled() or weight.is_inference():
+    if weight.is_inference():  # it has no version
         return kernel.pack(plan, pairs, dense, out_stride, in_stride)
     state = (weight.data_ptr(), weight._version, kernel.fingerprint(dense))
     entry = _kept.get(weight)

@@ -29,7 +29,7 @@ static inline void store(float* p, Vector<L> v) {
 #define UNROLL _Pragma("GCC unroll 32")
 
 // What is in the words of panels and packed weights, and how words are multiplied into a sum: here a float in each, in
-// pairs.h two numbers in bf16.
+// bf16.h two numbers in bf16.
 struct Floats {
     using Number = float;
     static constexpr int PER_WORD = 1;
