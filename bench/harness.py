@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 
+from quarterturn_lab.sweep import ALLOCATOR
+
 RESULTS = Path(__file__).parent / "results"
-# Large outputs pay page faults under glibc's default thresholds, and pay them for all contenders; see docs/speed.md.
-ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_": "8000000000"}
 
 
 def start_again_with_a_warm_allocator() -> None:

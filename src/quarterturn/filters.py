@@ -27,7 +27,7 @@ def slice_filters(weight: Tensor, group: Group, orientations: Sequence[int]) -> 
     >>> slice_filters(torch.zeros(8, 3, 5, 5), C4, range(4)).shape
     torch.Size([32, 3, 5, 5])
     """
-    return _bank([ops.act(weight, group, group.inverse[h]) for h in orientations], dim=1)
+    return _bank([ops.act(weight, group, group.inverse[h]) for h in orientations], 1, weight)
 
 
 def roll_filters(weight: Tensor, group: Group, orientations: Sequence[int], transposed: bool = False) -> Tensor:
@@ -48,11 +48,15 @@ def roll_filters(weight: Tensor, group: Group, orientations: Sequence[int], tran
         index = torch.tensor(permutation, device=weight.device)
         block = blocks.index_select(inputs + 1, index).flatten(inputs, inputs + 1)
         turned.append(ops.act(block, group, group.inverse[h]))
-    return _bank(turned, dim=outputs + 1)
+    return _bank(turned, outputs + 1, weight)
 
 
-def _bank(turned: list[Tensor], dim: int) -> Tensor:
-    return torch.cat([filters.unsqueeze(dim) for filters in turned], dim=dim).flatten(dim - 1, dim)
+def _bank(turned: list[Tensor], dim: int, weight: Tensor) -> Tensor:
+    """All of them in one tensor, in the memory format of the weight: torch's convolutions answer in that of either."""
+    bank = torch.cat([filters.unsqueeze(dim) for filters in turned], dim=dim).flatten(dim - 1, dim)
+    if not ops.features_are_last(weight):
+        return bank
+    return bank.movedim(1, -1).clone(memory_format=torch.contiguous_format).movedim(-1, 1)
 
 
 # --- orientations -----------------------------------------------------------------------------------------------------

@@ -122,7 +122,7 @@ def pool(x: Tensor, group: Group, fn: PoolFunction = "mean", kind: Kind = "scala
         return _carry_out(x, _slice_moves(group).reversed(), kind) / group.order
     realigned = _carry_out(x, _realign_moves(group), kind)
     out = reduce_pathways(reduce, realigned.unflatten(0, (group.order, x.shape[0] // group.order)))
-    return out.movedim(1, -1).contiguous().movedim(-1, 1) if _features_are_last(x) else out
+    return out.movedim(1, -1).contiguous().movedim(-1, 1) if features_are_last(x) else out
 
 
 def slice_stacked(x: Tensor, group: Group) -> Tensor:
@@ -276,7 +276,7 @@ class _Write(torch.autograd.Function):
     def forward(x: Tensor, moves: _Moves, kind: Kind) -> Tensor:
         (pathways_in, orientations_in), (pathways, orientations) = moves.places_in, moves.places_out
         n, c = x.shape[0] // pathways_in * pathways, x.shape[1] // orientations_in * orientations
-        if _features_are_last(x):
+        if features_are_last(x):
             out = x.new_empty(n, *x.shape[2:], c).movedim(-1, 1)
         else:
             out = x.new_empty(n, c, *x.shape[2:])
@@ -339,9 +339,9 @@ def _turn_components(x: Tensor, element: Element) -> Tensor:
     return torch.stack(turned, dim=2).flatten(1, 2)
 
 
-def _features_are_last(x: Tensor) -> bool:
-    """Whether the tensor is in torch's channels_last memory format."""
-    return x.dim() > 3 and x.shape[1] > 1 and x.stride(1) == 1 and not x.is_contiguous()
+def features_are_last(x: Tensor) -> bool:
+    """Whether the tensor is in torch's channels_last memory format; for one feature, the strides alone tell."""
+    return x.dim() > 3 and x.stride(1) == 1 and (x.shape[1] == 1 or not x.is_contiguous())
 
 
 # --- what the operations refuse ---------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def new_state(config: Config, net: nn.Module, device: torch.device) -> State:
     weights = [p for p in net.parameters() if p.dim() > 1]
     others = [p for p in net.parameters() if p.dim() <= 1]
     groups = [{"params": weights, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.Adam([group for group in groups if group["params"]], lr=config.lr)
+    optimizer = torch.optim.Adam([group for group in groups if group["params"]], lr=config.lr, fused=True)
     return State(optimizer, torch.amp.GradScaler(device.type, enabled=config.precision == "fp16"))
 
 

@@ -55,14 +55,15 @@ def make_net(config: Config, data: Data) -> nn.Module:
 
 
 def net_for(config: Config, classes: tuple[str, ...]) -> nn.Module:
-    """The same, for outputs of these names."""
+    """The same, for outputs of these names; in channels_last, in which these networks take less time."""
     net = replace(config.net, outputs=len(classes), answers=classes if config.net.output == "questions" else ())
     if config.factory:
         torch.manual_seed(config.seed)
-        return from_factory(config.factory)(channels=net.channels, side=net.side, outputs=net.outputs)
-    module = build(net, config.rotate)
-    initialise(module, config.seed, config.output_scale)
-    return module
+        module = from_factory(config.factory)(channels=net.channels, side=net.side, outputs=net.outputs)
+    else:
+        module = build(net, config.rotate)
+        initialise(module, config.seed, config.output_scale)
+    return module.to(memory_format=torch.channels_last)
 
 
 def from_factory(name: str) -> Callable[..., nn.Module]:
