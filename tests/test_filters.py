@@ -1,5 +1,6 @@
 """Rotating filters gives what rotating maps gives: at every size, for every group, forward and backward."""
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -354,6 +355,19 @@ def test_norms_are_torchs_own_in_maps_mode() -> None:
         for key, value in torchs.state_dict().items():
             torch.testing.assert_close(ours.state_dict()[key], value, **CLOSE)
         torch.testing.assert_close(ours.eval()(x), torchs.eval()(x), **CLOSE)
+
+
+@pytest.mark.parametrize("group", [C2, C4, D4], ids=lambda g: g.name)
+@pytest.mark.parametrize("layer", [qt.SliceConv, qt.RollConv, qt.RollConvTranspose], ids=lambda layer: layer.__name__)
+def test_weights_with_features_last_answer_with_features_last(layer: type[nn.Module], group: Group) -> None:
+    """A network put into channels_last stays in it, also behind an image of one channel, whose strides do not tell."""
+    first = layer(group, 1, 3, 3, padding=1, rotate="filters").double()
+    last = copy.deepcopy(first).to(memory_format=torch.channels_last)
+    x = image(group, 6, 7, features=1 if layer is qt.SliceConv else group.order)
+    y, wanted = last(x), first(x)
+    assert y.stride(1) == 1 and wanted.is_contiguous()
+    torch.testing.assert_close(y, wanted, **CLOSE)
+    torch.func.vmap(last)(x[None])  # where torch cannot say what the format is
 
 
 @pytest.mark.parametrize("group", [C2, C4, D4], ids=lambda g: g.name)
