@@ -17,7 +17,7 @@ from quarterturn import QuarterturnError
 from quarterturn_lab import data as loaders
 from quarterturn_lab.augment import matrices, turned, uniforms, warped
 from quarterturn_lab.config import Augment
-from quarterturn_lab.data import cache, folder, images, mnist, plankton, splits, synthetic
+from quarterturn_lab.data import cache, folder, images, mnist, mnist_held, plankton, splits, synthetic
 from quarterturn_lab.data.dataset import Settings, subset
 from quarterturn_lab.errors import DataError, RunError
 
@@ -157,6 +157,9 @@ def test_rotated_mnist_from_idx_files(tmp_path: Path) -> None:
     data = mnist.load(settings(tmp_path, side=29))
     assert data.images.shape == (62, 1, 29, 29)
     assert (len(data.train), len(data.test)) == (12, 50)
+    held = mnist_held.load(settings(tmp_path, side=29))
+    assert np.array_equal(np.concatenate((held.train, held.test)), data.train)  # and no test image
+    assert (len(held.train), len(held.test)) == (10, 2)
     with pytest.raises(DataError, match="do not fit into a side of 20"):
         mnist.load(settings(tmp_path, side=20))
     file = tmp_path / "train-images-idx3-ubyte"

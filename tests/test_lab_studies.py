@@ -110,6 +110,17 @@ def test_seven_layers_and_their_twins() -> None:
     assert counts[1] > 3 * counts[0]
 
 
+def test_networks_for_digits_are_invariant_and_the_search_sees_no_test_image() -> None:
+    x = torch.randn(1, 1, 28, 28, dtype=torch.float64)
+    study = STUDIES["mnist-search"]
+    for entry in study.entries:
+        config = entry.config(0)
+        assert config.loader == "mnist-rot-held"
+        assert config.augment.rotate == (0 if entry.label.endswith("-0degrees") else 360)
+        qt.assert_equivariant(runs.net_for(config, tuple("0123456789")).double().eval(), qt.C4, x)
+    assert "test" not in outcomes.sentence(study, records.Records({}, {}, {}), study.takeaways[0])
+
+
 # --- name lists -------------------------------------------------------------------------------------------------------
 
 

@@ -108,7 +108,7 @@ def study(
     Parameters
     ----------
     name
-        small-set, all-images, equal-cost, few-labels or rotated-mnist.
+        small-set, all-images, equal-cost, few-labels, rotated-mnist or mnist-search.
     data
         The folder of the images.
     seeds

@@ -68,6 +68,9 @@ PLANKTON_WARPS = {"shift": 10 / 95, "zoom": 1.6, "shear": 20.0, "stretch": 1.3, 
 # Those of the author's galaxies network; shifts are by 4 of 424 pixels, a pixel of the 64.
 GALAXY_WARPS = {"shift": 1 / 64, "zoom": 1.3, "flip": True, "colour": 0.5, "border": "reflection"}
 GALAXY_ROWS = ("baseline", "baseline-half", *CONTROLS, "pool-mean", "roll-all-quarter", "roll-dense-half")
+DIGITS: dict[str, Any] = {"batch": 64, "divide_batch": False, "drops": (0.75, 0.92), "eval_points": 1} | {
+    "augment": {"rotate": 360.0, "flip": False}
+}
 AERIAL = {"eval_points": 4, "eval_train": 4, "augment": {"flip": True, "border": "reflection"}}
 AERIAL_ROWS = ("baseline", "baseline-half", "pool-mean", "roll-all-quarter", "roll-all-half")
 
@@ -120,6 +123,20 @@ EXPERIMENTS: dict[str, Experiment] = {
         ("baseline",),
         {"epochs": 40, "batch": 64, "divide_batch": False, "drops": (0.75, 0.92)}
         | {"eval_points": 1, "augment": {"rotate": 0.0, "flip": False}},  # there is no validation part to watch
+    ),
+    "mnist-rot-choice": Experiment(
+        "rotated MNIST without its test images, to choose a network on 2,000 of the training images",
+        replace(SMALL, side=28, outputs=10),
+        "mnist-rot-held",
+        ("baseline",),
+        {"epochs": 12, **DIGITS},
+    ),
+    "mnist-rot-best": Experiment(
+        "rotated MNIST for the network that was chosen, with turned training images",
+        replace(SMALL, side=28, outputs=10),
+        "mnist-rot",
+        ("baseline",),
+        {"epochs": 40, **DIGITS},
     ),
     "folder": Experiment(
         "any folder of class folders of images",

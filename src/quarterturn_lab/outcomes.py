@@ -8,7 +8,7 @@ from quarterturn_lab.records import Record, Records
 from quarterturn_lab.studies import TURNED, Entry, Question, Study, Takeaway
 
 Verdict = Literal["better", "worse", "open", "one seed", "not run"]
-UNITS = {"cross_entropy": ("test cross-entropy", "", 3), "error": ("test error", " points", 2)}
+UNITS = {"cross_entropy": ("cross-entropy", "", 3), "error": ("error", " points", 2)}  # name, unit, digits
 
 
 def split(side: str) -> tuple[str, bool]:
@@ -112,7 +112,7 @@ def cpu_ratio(study: Study, records: Records, one: str, other: str) -> float | N
 
 def sentence(study: Study, records: Records, takeaway: Takeaway) -> str:
     """What a practitioner should take from the figures, as they are."""
-    name = UNITS[study.measure][0]
+    name = f"{study.judged} {UNITS[study.measure][0]}"
     rivals = list(takeaway.others)
     strongest = strongest_plain(study, records, takeaway.who)
     parts = [said(study, gap(study, records, Question(takeaway.who, side, "")), shown(side)) for side in rivals]
@@ -122,7 +122,7 @@ def sentence(study: Study, records: Records, takeaway: Takeaway) -> str:
     text = "; ".join([*parts[:-2], " and ".join(parts[-2:])] if len(parts) > 1 else parts)
     if strongest is not None and study.measure == "cross_entropy":
         by_error, question = replace(study, measure="error"), Question(takeaway.who, strongest, "")
-        text += f"; test error {said(by_error, gap(by_error, records, question), 'the latter')}"
+        text += f"; {study.judged} error {said(by_error, gap(by_error, records, question), 'the latter')}"
     ratio = cpu_ratio(study, records, takeaway.who, takeaway.cost_of)
     cost = f", for {ratio:.1f} times the CPU seconds of `{takeaway.cost_of}`" if ratio is not None else ""
     caution = ". One seed decides nothing" if "(one seed)" in text else ""

@@ -50,7 +50,7 @@ def page(name: str, study: Study, records: Records) -> str:
     parts = [
         f"# {study.title}",
         *(sentence(study, records, takeaway) for takeaway in study.takeaways),
-        f"![{study.title}: {UNITS[study.measure][0]} of each network]({name}.png)",
+        f"![{study.title}: {study.judged} {UNITS[study.measure][0]} of each network]({name}.png)",
         f"{study.about} {progress(study, records)}",
         "## Figures",
         table(study, records),
@@ -99,7 +99,8 @@ def table(study: Study, records: Records) -> str:
     """A line for each entry, whether it has been run or not; columns in which nothing stands are left out."""
     rows = [cells(study, records, entry) for entry in study.entries]
     used = [i for i in range(len(COLUMNS)) if i < 2 or any(row[i] not in ("", NOTHING) for row in rows)]
-    return markdown([tuple(row[i] for i in used) for row in (COLUMNS, *rows)])
+    header = tuple(name.replace("test", study.judged) for name in COLUMNS)
+    return markdown([tuple(row[i] for i in used) for row in (header, *rows)])
 
 
 def cells(study: Study, records: Records, entry: Entry) -> tuple[str, ...]:
@@ -200,7 +201,9 @@ def settings(study: Study, records: Records) -> str:
     ):
         lines.append(words)
     for train, test, data in sorted({(r["train_images"], r["test_images"], r["data"]) for r in every}):
-        lines.append(f"- {train:,} training images, {test:,} test images; the data have the fingerprint {data}.")
+        lines.append(
+            f"- {train:,} training images, {test:,} {study.judged} images; the data have the fingerprint {data}."
+        )
     return "\n".join(lines)
 
 

@@ -32,7 +32,7 @@ def _png(figure: Figure) -> bytes:
 
 def _axis(study: Study) -> str:
     name, unit, _ = UNITS[study.measure]
-    return f"{name}{', %' if unit else ''} (lower is better)"
+    return f"{study.judged} {name}{', %' if unit else ''} (lower is better)"
 
 
 def _dots(study: Study, records: Records) -> Figure:

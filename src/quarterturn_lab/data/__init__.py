@@ -15,6 +15,7 @@ LOADERS = {
     "plankton-parts": "quarterturn_lab.data.plankton_parts",
     "folder": "quarterturn_lab.data.folder",
     "mnist-rot": "quarterturn_lab.data.mnist",
+    "mnist-rot-held": "quarterturn_lab.data.mnist_held",
     "galaxies": "quarterturn_lab.data.galaxies",
     "aerial": "quarterturn_lab.data.aerial",
     "nuclei": "quarterturn_lab.data.nuclei",
