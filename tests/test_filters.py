@@ -365,7 +365,8 @@ def test_weights_with_features_last_answer_with_features_last(layer: type[nn.Mod
     last = copy.deepcopy(first).to(memory_format=torch.channels_last)
     x = image(group, 6, 7, features=1 if layer is qt.SliceConv else group.order)
     y, wanted = last(x), first(x)
-    assert y.stride(1) == 1 and wanted.is_contiguous()
+    assert y.stride(1) == 1
+    assert wanted.is_contiguous()
     torch.testing.assert_close(y, wanted, **CLOSE)
     torch.func.vmap(last)(x[None])  # where torch cannot say what the format is
 
