@@ -63,7 +63,7 @@ def net_for(config: Config, classes: tuple[str, ...]) -> nn.Module:
     else:
         module = build(net, config.rotate)
         initialise(module, config.seed, config.output_scale)
-    return module.to(memory_format=torch.channels_last)
+    return module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 def from_factory(name: str) -> Callable[..., nn.Module]:
