@@ -1,6 +1,9 @@
 """Rotate the filters instead of the maps (section 4.5): turned filters, and the stacked layout that they act on."""
 
+import math
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import product
 from typing import Literal
 
 import torch
@@ -27,7 +30,8 @@ def slice_filters(weight: Tensor, group: Group, orientations: Sequence[int]) -> 
     >>> slice_filters(torch.zeros(8, 3, 5, 5), C4, range(4)).shape
     torch.Size([32, 3, 5, 5])
     """
-    return _bank([ops.act(weight, group, group.inverse[h]) for h in orientations], 1, weight)
+    filters = _turned(weight.unsqueeze(2), group, orientations).squeeze(3).transpose(1, 2).flatten(0, 1)
+    return _in_format_of(weight, filters)
 
 
 def roll_filters(weight: Tensor, group: Group, orientations: Sequence[int], transposed: bool = False) -> Tensor:
@@ -40,23 +44,53 @@ def roll_filters(weight: Tensor, group: Group, orientations: Sequence[int], tran
     >>> roll_filters(torch.zeros(8, 12, 5, 5), C4, range(4)).shape
     torch.Size([32, 12, 5, 5])
     """
-    inputs, outputs = (0, 1) if transposed else (1, 0)
-    blocks = weight.unflatten(inputs, (weight.shape[inputs] // group.order, group.order))
-    turned = []
+    if transposed:
+        blocks = weight.unflatten(0, (weight.shape[0] // group.order, group.order)).transpose(1, 2)
+        filters = _turned(blocks, group, orientations).movedim(3, 1).flatten(2, 3).flatten(0, 1)
+    else:
+        blocks = weight.unflatten(1, (weight.shape[1] // group.order, group.order))
+        filters = _turned(blocks, group, orientations).transpose(1, 2).flatten(2, 3).flatten(0, 1)
+    return _in_format_of(weight, filters)
+
+
+def _turned(blocks: Tensor, group: Group, orientations: Sequence[int]) -> Tensor:
+    """`(A, B, K, *k)` -> `(A, B, H, K, *k')`: K is the group's order where filters follow a roll, else one."""
+    find = _sources.__wrapped__ if torch.compiler.is_compiling() else _sources  # the compiler warns of caches
+    index, size = find(group, tuple(orientations), blocks.shape[2] > 1, tuple(blocks.shape[3:]))
+    chosen = blocks.flatten(2).index_select(2, torch.tensor(index, device=blocks.device))
+    return chosen.unflatten(2, (len(orientations), blocks.shape[2], *size))
+
+
+@lru_cache(maxsize=512)
+def _sources(
+    group: Group, orientations: tuple[int, ...], rolled: bool, size: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Where each number of the turned filters comes from, counted over a filter's blocks and positions; their size."""
+    index: list[int] = []
+    sizes = set()
     for h in orientations:
-        permutation = [group.table[k][group.inverse[h]] for k in range(group.order)]
-        index = torch.tensor(permutation, device=weight.device)
-        block = blocks.index_select(inputs + 1, index).flatten(inputs, inputs + 1)
-        turned.append(ops.act(block, group, group.inverse[h]))
-    return _bank(turned, outputs + 1, weight)
+        element = group.elements[group.inverse[h]] if size else ()
+        turned = tuple(size[abs(a) - 1] for a in element)
+        strides = [math.prod(size[abs(a) :]) for a in element]
+        starts = sum((size[abs(a) - 1] - 1) * stride for a, stride in zip(element, strides, strict=True) if a < 0)
+        steps = [stride if a > 0 else -stride for a, stride in zip(element, strides, strict=True)]
+        positions = [
+            starts + sum(step * at for step, at in zip(steps, position, strict=True))
+            for position in product(*map(range, turned))
+        ]
+        blocks = [group.table[k][group.inverse[h]] for k in range(group.order)] if rolled else [0]
+        index += [block * len(positions) + position for block in blocks for position in positions]
+        sizes.add(turned)
+    if len(sizes) != 1:
+        raise ShapeError(f"windows of {size} have several shapes when they turn: one bank of filters has one")
+    return tuple(index), sizes.pop()
 
 
-def _bank(turned: list[Tensor], dim: int, weight: Tensor) -> Tensor:
-    """All of them in one tensor, in the memory format of the weight: torch's convolutions answer in that of either."""
-    bank = torch.cat([filters.unsqueeze(dim) for filters in turned], dim=dim).flatten(dim - 1, dim)
+def _in_format_of(weight: Tensor, filters: Tensor) -> Tensor:
+    """In the memory format of the weight: torch's convolutions answer in that of either."""
     if not ops.features_are_last(weight):
-        return bank
-    return bank.movedim(1, -1).clone(memory_format=torch.contiguous_format).movedim(-1, 1)
+        return filters
+    return filters.movedim(1, -1).clone(memory_format=torch.contiguous_format).movedim(-1, 1)
 
 
 # --- orientations -----------------------------------------------------------------------------------------------------
