@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 
 from quarterturn import ops
 from quarterturn.errors import ShapeError, unknown
-from quarterturn.groups import Group
+from quarterturn.groups import Element, Group
 
 Rotate = Literal["maps", "filters"]
 Layout = Literal["plain", "sliced", "stacked"]
@@ -66,24 +66,29 @@ def _sources(
     group: Group, orientations: tuple[int, ...], rolled: bool, size: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Where each number of the turned filters comes from, counted over a filter's blocks and positions; their size."""
-    index: list[int] = []
-    sizes = set()
-    for h in orientations:
-        element = group.elements[group.inverse[h]] if size else ()
-        turned = tuple(size[abs(a) - 1] for a in element)
-        strides = [math.prod(size[abs(a) :]) for a in element]
-        starts = sum((size[abs(a) - 1] - 1) * stride for a, stride in zip(element, strides, strict=True) if a < 0)
-        steps = [stride if a > 0 else -stride for a, stride in zip(element, strides, strict=True)]
-        positions = [
-            starts + sum(step * at for step, at in zip(steps, position, strict=True))
-            for position in product(*map(range, turned))
-        ]
-        blocks = [group.table[k][group.inverse[h]] for k in range(group.order)] if rolled else [0]
-        index += [block * len(positions) + position for block in blocks for position in positions]
-        sizes.add(turned)
+    turned = [group.elements[group.inverse[h]] if size else () for h in orientations]
+    sizes = {tuple(size[abs(a) - 1] for a in element) for element in turned}
     if len(sizes) != 1:
         raise ShapeError(f"windows of {size} have several shapes when they turn: one bank of filters has one")
+    index: list[int] = []
+    for h, element in zip(orientations, turned, strict=True):
+        positions = _positions(element, size)
+        blocks = [group.table[k][group.inverse[h]] for k in range(group.order)] if rolled else [0]
+        index += [block * len(positions) + position for block in blocks for position in positions]
     return tuple(index), sizes.pop()
+
+
+def _positions(element: Element, size: tuple[int, ...]) -> list[int]:
+    """The number of the position that each position of a turned window comes from.
+
+    >>> _positions((2, -1), (2, 3))  # a quarter turn of 0 1 2 / 3 4 5
+    [3, 0, 4, 1, 5, 2]
+    """
+    along = []
+    for a in element:
+        places = range(size[abs(a) - 1])
+        along.append([place * math.prod(size[abs(a) :]) for place in (places if a > 0 else reversed(places))])
+    return [sum(parts) for parts in product(*along)]
 
 
 def _in_format_of(weight: Tensor, filters: Tensor) -> Tensor:
