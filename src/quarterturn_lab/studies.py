@@ -125,7 +125,7 @@ LONGER = ("baseline", "baseline-linear")
 
 POOL = "averaging a network over the four turns of the image inside it (`pool-mean`)"
 ROLL = "sharing each filter between its four orientations (`roll-all-quarter`)"
-HALF = "sharing filters, with half as many (`roll-all-half`),"
+HALF = "sharing half as many filters between their orientations (`roll-all-half`)"
 ONE_TEST_SET = "All runs share one test set: ± and the intervals speak of other seeds, not of other test images."
 SMALL_IMAGES = (
     "Images are reduced to 31 x 31 pixels and the networks are small: the paper's own, at 95 x 95, are better by far, "
