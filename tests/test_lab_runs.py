@@ -98,6 +98,23 @@ def test_a_run_directory_has_everything(tmp_path: Path) -> None:
     assert again["cross_entropy"] == pytest.approx(result["test"]["cross_entropy"], abs=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("row", "rotate", "last"),
+    [
+        ("baseline", "maps", True),
+        ("pool-mean", "maps", True),
+        ("pool-mean", "filters", False),
+        ("roll-all-quarter", "maps", False),
+        ("roll-all-quarter", "filters", True),
+    ],
+)
+def test_networks_are_in_the_memory_format_in_which_they_are_faster(row: str, rotate: str, last: bool) -> None:
+    net = runs.net_for(tiny(row, rotate=rotate), tuple("abc"))
+    weights = [parameter for parameter in net.parameters() if parameter.dim() == 4 and parameter.shape[1] > 1]
+    assert weights
+    assert all((weight.stride(1) == 1) == last for weight in weights)
+
+
 def test_training_learns(tmp_path: Path) -> None:
     result = runs.run(tiny("pool-mean", train_size=400, epochs=12, lr=4e-3), tmp_path)
     assert losses(tmp_path)[-1] < 0.85 * losses(tmp_path)[0]
