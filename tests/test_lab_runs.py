@@ -65,11 +65,8 @@ def test_two_runs_have_the_same_losses_and_weights(tmp_path: Path) -> None:
 
 
 def test_the_ways_to_rotate_give_the_same_run_up_to_rounding(tmp_path: Path) -> None:
-    """Without dropout: torch draws its masks in the order of memory, which is another one in channels_last."""
-    maps, filters = (
-        runs.run(tiny("roll-all-quarter", rotate=rotate, net={"dropout": 0.0}), tmp_path / rotate)
-        for rotate in ("maps", "filters")
-    )
+    maps = runs.run(tiny("roll-all-quarter"), tmp_path / "maps")
+    filters = runs.run(tiny("roll-all-quarter", rotate="filters", net={"dropout": 0.2}), tmp_path / "filters")
     assert losses(tmp_path / "maps") == pytest.approx(losses(tmp_path / "filters"), rel=1e-4)
     assert maps["parameters"] == filters["parameters"]
 

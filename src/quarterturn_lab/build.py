@@ -139,8 +139,7 @@ class _Builder:
             last = number == len(net.hidden)
             width = width if last else width * net.widen // net.divide
             width = width // net.divide_dense if number == 1 else width
-            self._add(f"drop{number}", nn.Dropout(net.dropout))
-            self._dense(f"dense{number}", width)
+            self._dense(f"drop{number}", f"dense{number}", width)
             if not last or net.relu:
                 self._add(f"relu_dense{number}", nn.ReLU())
             if group is not None and self.has_pathways and not last:
@@ -150,20 +149,25 @@ class _Builder:
                     self._add("pool_cosets", CosetPool(group, smallest_subgroup(group), net.pool))
         if net.pool_at == "before-output":
             self._pool_pathways("maps")
-        self._add("drop_output", nn.Dropout(net.dropout))
-        self._dense("output", net.outputs)
+        self._dense("drop_output", "output", net.outputs)
         self._pool_pathways("maps")
         self._output_nonlinearity()
 
-    def _dense(self, name: str, width: int) -> None:
-        """The first dense layer flattens the maps; with symmetric filters it is a symmetric filter as large as them."""
+    def _dense(self, drop: str, name: str, width: int) -> None:
+        """Dropout and a dense layer; the first flattens the maps, or is a symmetric filter as large as them.
+
+        Dropout comes after flattening: torch draws its masks in the order of memory, which maps have two of.
+        """
+        dropout = nn.Dropout(self.net.dropout)
         if not self._flat and self.group is not None and self.method == "symmetric":
+            self._add(drop, dropout)
             self._add(name, SymmetricConv(self.group, self.features, width, self.side))
             self._add("flatten", nn.Flatten())
         else:
             if not self._flat:
                 self._add("flatten", nn.Flatten())
                 self.features *= self.side**2
+            self._add(drop, dropout)
             self._add(name, nn.Linear(self.features, width))
         self.features, self._flat = width, True
 
