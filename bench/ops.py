@@ -17,11 +17,21 @@ from torch import Tensor
 import quarterturn as qt
 from quarterturn import C4
 
-SHAPES = ((64, 32, 95, 95), (256, 128, 24, 24), (128, 256, 12, 12))
+PLANES, LAST = torch.contiguous_format, torch.channels_last
+INPUTS = (
+    ((64, 32, 95, 95), PLANES),
+    ((256, 128, 24, 24), PLANES),
+    ((128, 256, 12, 12), PLANES),
+    ((64, 32, 95, 95), LAST),
+    ((256, 128, 24, 24), LAST),
+    ((128, 256, 12, 12), LAST),
+    ((128, 16, 4, 4), LAST),
+    ((128, 256), PLANES),  # dense
+)
 
 
 def turned(x: Tensor, times: int) -> Tensor:
-    return torch.rot90(x, -times, (2, 3))
+    return x if x.dim() == 2 else torch.rot90(x, -times, (2, 3))
 
 
 def naive_slice(x: Tensor) -> Tensor:
@@ -58,9 +68,9 @@ def backward(operation: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[], o
 
 def measure(repeats: int) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
-    for shape in SHAPES:
+    for shape, memory_format in INPUTS:
         for name, (ours, naive) in OPERATIONS.items():
-            x = torch.randn(shape)
+            x = torch.randn(shape).contiguous(memory_format=memory_format)
             y = ours(x)
             torch.testing.assert_close(y, naive(x))
             source = torch.randn_like(max(x, y, key=torch.numel))
@@ -80,6 +90,7 @@ def measure(repeats: int) -> list[dict[str, object]]:
                     {
                         "operation": name,
                         "input": "x".join(map(str, shape)),
+                        "features last": "yes" if memory_format == LAST or len(shape) == 2 else "no",
                         "direction": direction,
                         "threads": torch.get_num_threads(),
                         "of naive": round(mine / theirs, 2),

@@ -606,33 +606,73 @@ def test_wide_pointwise_layers_without_the_kernel_are_dense(group: Group, monkey
 # --- maps from place to place -----------------------------------------------------------------------------------------
 
 
+def operands(group: Group, shape: tuple[int, ...], features: int) -> Iterator[tuple[str, Tensor]]:
+    """An input for each operation: two examples with so many features for each of its places, and a negative zero."""
+    for name in ("slice", "stack", "unstack", "roll", "pool"):
+        pathways = group.order if name in ("stack", "roll", "pool") else 1
+        orientations = group.order if name == "unstack" else 1
+        x = torch.randn(2 * pathways, features * orientations, *shape)
+        x[0, 0] = -0.0
+        yield name, x
+
+
+def assert_same_bits(name: str, x: Tensor, group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operation and its gradient, through the kernel and without it."""
+    x.requires_grad_()
+    results = []
+    for smallest in (0, 1 << 60):
+        monkeypatch.setattr(moving, "SMALLEST", smallest)
+        y = getattr(qt, name)(x, group)
+        grad = torch.empty_like(y).copy_(torch.arange(1.0, y.numel() + 1).view(y.shape).sin())
+        results.append((y, torch.autograd.grad(y, x, grad)[0]))
+    for one, other in zip(*results, strict=True):
+        assert one.stride() == other.stride()
+        assert torch.equal(one.view(torch.int32), other.view(torch.int32))
+
+
 @needs_kernel
 @pytest.mark.parametrize("group", [FLIP, *GROUPS], ids=lambda g: g.name)
 @pytest.mark.parametrize("side", [3, 8, 13, 19, 46])
 def test_moves_through_the_kernel_are_the_same_bits(group: Group, side: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("slice", "stack", "unstack", "roll", "pool"):
-        batch = group.order if name in ("stack", "roll", "pool") else 1
-        features = group.order if name == "unstack" else 1
-        x = torch.randn(2 * batch, 3 * features, *[side] * group.dim).requires_grad_()
-        x.data[0, 0] = -0.0
-        results = []
-        for smallest in (0, 1 << 60):
-            monkeypatch.setattr(moving, "SMALLEST", smallest)
-            y = getattr(qt, name)(x, group)
-            grad = torch.arange(1.0, y.numel() + 1).view_as(y).sin()
-            results.append((y, torch.autograd.grad(y, x, grad)[0]))
-        for a, b in zip(*results, strict=True):
-            assert torch.equal(a.view(torch.int32), b.view(torch.int32))
+    for name, x in operands(group, (side,) * group.dim, features=3):
+        assert_same_bits(name, x, group, monkeypatch)
+
+
+@needs_kernel
+@pytest.mark.parametrize("group", GROUPS, ids=lambda g: g.name)
+@pytest.mark.parametrize("features", [1, 3, 4, 13])
+def test_moves_with_features_last_are_the_same_bits(
+    group: Group, features: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, x in operands(group, (5, 5), features):
+        x = x.to(memory_format=torch.channels_last)
+        assert_same_bits(name, x, group, monkeypatch)
+        monkeypatch.setattr(moving, "SMALLEST", 0)
+        assert torch.equal(getattr(qt, name)(x, group), getattr(qt, name)(x.contiguous(), group))
+
+
+@needs_kernel
+@pytest.mark.parametrize("group", [FLIP, *GROUPS, OCTA], ids=lambda g: g.name)
+@pytest.mark.parametrize("features", [1, 3, 4, 13])
+def test_moves_of_dense_features_are_the_same_bits(
+    group: Group, features: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, x in operands(group, (), features):
+        assert_same_bits(name, x, group, monkeypatch)
 
 
 @needs_kernel
 def test_the_kernel_moves_what_it_can_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moving, "SMALLEST", 0)
     x = torch.randn(8, 3, 5, 5)
-    assert moving.suits_moves(x)
-    for other in (x.double(), x.to("meta"), x.to(memory_format=torch.channels_last), x[..., 1:], x[None], x.flatten(1)):
-        assert not moving.suits_moves(other)
+    last = x.to(memory_format=torch.channels_last)
+    for one, features_last in ((x, False), (x.flatten(2), False), (x.flatten(1), False), (last, True)):
+        assert moving.suits_moves(one, features_last)
+    for other in (x.double(), x.to("meta"), x[..., 1:], x[None], x.flatten(1)[:, 1:]):
+        assert not moving.suits_moves(other, False)
+    for other in (last.double(), last[..., 1:], last[:, 1:]):
+        assert not moving.suits_moves(other, True)
     inside = []
-    torch.func.vmap(lambda t: inside.append(moving.suits_moves(t)) or t)(x[None])
+    torch.func.vmap(lambda t: inside.append(moving.suits_moves(t, False)) or t)(x[None])
     assert inside == [False]
     torch.testing.assert_close(torch.func.vmap(lambda t: qt.roll(t, C4))(x[None])[0], qt.roll(x, C4))

@@ -104,7 +104,7 @@ def test_a_run_directory_has_everything(tmp_path: Path) -> None:
         ("baseline", "maps", True),
         ("pool-mean", "maps", True),
         ("pool-mean", "filters", False),
-        ("roll-all-quarter", "maps", False),
+        ("roll-all-quarter", "maps", True),
         ("roll-all-quarter", "filters", True),
     ],
 )

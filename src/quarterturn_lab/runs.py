@@ -63,8 +63,8 @@ def net_for(config: Config, classes: tuple[str, ...]) -> nn.Module:
     else:
         module = build(net, config.rotate)
         initialise(module, config.seed, config.output_scale)
-        if net.group is not None and (net.roll == "all") != (config.rotate == "filters"):
-            return module  # maps that roll, and grouped convolutions, are slower in channels_last: decisions/0035
+        if net.group is not None and net.roll != "all" and config.rotate == "filters":
+            return module  # torch's grouped convolutions are slower in channels_last: decisions/0035
     return module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 

@@ -2,7 +2,7 @@
 // the gradient to the weights; and planes from place to place. Plain C at the border, no torch. How it works:
 // docs/decisions/0030.
 #include "layer.h"
-#include "moves.h"
+#include "pixels.h"
 
 namespace {
 
@@ -74,9 +74,10 @@ int quarterturn_weight_gradient(const int64_t* numbers, int64_t precision, const
     });
 }
 
-int quarterturn_move(const int64_t* numbers, const float* x, float* y, int64_t threads, Parallel parallel) {
+int quarterturn_move(const int64_t* numbers, int64_t features_last, const float* x, float* y, int64_t threads,
+                     Parallel parallel) {
     try {
-        carry_out(numbers, x, y, threads, parallel);
+        (features_last ? carry_out_pixels : carry_out_planes)(numbers, x, y, threads, parallel);
         return 0;
     } catch (...) {
         return 2;

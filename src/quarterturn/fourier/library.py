@@ -68,7 +68,7 @@ class Library:
             "pack": [pointer, size, pointer, size, size, pointer, pointer, size, pointer],
             "convolve": [pointer, size, pointer, pointer, pointer, pointer, size, pointer],
             "weight_gradient": [pointer, size, pointer, pointer, size, size, pointer, pointer, pointer, size, pointer],
-            "move": [pointer, pointer, pointer, size, pointer],
+            "move": [pointer, size, pointer, pointer, size, pointer],
             "fingerprint": [pointer, size],
         }.items():
             function = getattr(self._functions, f"quarterturn_{name}")
@@ -101,8 +101,8 @@ class Library:
         )
         self._run("weight_gradient", plan.numbers, PRECISIONS.index(x.dtype), *data)
 
-    def move(self, numbers: Sequence[int], x: Tensor, y: Tensor) -> None:
-        self._run("move", (ctypes.c_int64 * len(numbers))(*numbers), x.data_ptr(), y.data_ptr())
+    def move(self, numbers: Sequence[int], features_last: bool, x: Tensor, y: Tensor) -> None:
+        self._run("move", (ctypes.c_int64 * len(numbers))(*numbers), features_last, x.data_ptr(), y.data_ptr())
 
     def fingerprint(self, x: Tensor) -> int:
         """A number that changes with the values."""

@@ -12,13 +12,13 @@ constexpr int64_t LARGE = 2048;       // floats of a plane from which the next o
 constexpr int64_t AT_ONCE = 1 << 16;  // floats of the output that a task writes, about
 
 struct Source {
-    int64_t plane;               // of the first example and feature
+    int64_t pathway, orientation;
     int64_t first, row, column;  // the source of output position (i, j) is first + i * row + j * column
     bool again;                  // whether the plane was read for another target already
 };
 
 struct Target {
-    int64_t plane;
+    int64_t pathway, orientation;
     bool along_rows;  // whether every source's rows are rows of the output
     std::vector<Source> sources;
 };
@@ -126,28 +126,30 @@ static inline void run_through(const float* plane, int64_t size) {
 // input and of the output, how many moves, then for each (to pathway, to orientation, from pathway, from orientation,
 // the element's two signed axes).
 static inline std::vector<Target> read_moves(const int64_t* n) {
-    const int64_t count = n[0] * n[1], size[2] = {n[6], n[7]}, step[2] = {n[7], 1};
+    const int64_t size[2] = {n[6], n[7]}, step[2] = {n[7], 1};
     std::vector<Target> targets;
     std::vector<bool> read(n[2] * n[3], false);
     const int64_t* next = n + 11;
     for (int64_t i = 0; i < n[10]; i++, next += 6) {
-        const int64_t which = next[2] * n[3] + next[3], plane = next[0] * count * n[5] + next[1];
-        Source source{next[2] * count * n[3] + next[3], 0, 0, 0, read[which]};
+        const int64_t which = next[2] * n[3] + next[3];
+        Source source{next[2], next[3], 0, 0, 0, read[which]};
         read[which] = true;
         for (int axis = 0; axis < 2; axis++) {
             const int64_t a = next[4 + axis], old = (a < 0 ? -a : a) - 1;
             (axis ? source.column : source.row) = a < 0 ? -step[old] : step[old];
             source.first += a < 0 ? (size[old] - 1) * step[old] : 0;
         }
-        auto same = std::find_if(targets.begin(), targets.end(), [&](const Target& t) { return t.plane == plane; });
-        if (same == targets.end()) same = targets.insert(targets.end(), {plane, true, {}});
+        auto same = std::find_if(targets.begin(), targets.end(), [&](const Target& t) {
+            return t.pathway == next[0] && t.orientation == next[1];
+        });
+        if (same == targets.end()) same = targets.insert(targets.end(), {next[0], next[1], true, {}});
         same->along_rows = same->along_rows && (source.column == 1 || source.column == -1);
         same->sources.push_back(source);
     }
     return targets;
 }
 
-static inline void carry_out(const int64_t* n, const float* x, float* y, int64_t threads, Parallel parallel) {
+static inline void carry_out_planes(const int64_t* n, const float* x, float* y, int64_t threads, Parallel parallel) {
     const int64_t count = n[0] * n[1], rows = n[8], columns = n[9], size = rows * columns;
     const std::vector<Target> targets = read_moves(n);
     const int64_t side = std::min(rows, columns), few = size * static_cast<int64_t>(targets.size());
@@ -160,13 +162,14 @@ static inline void carry_out(const int64_t* n, const float* x, float* y, int64_t
             for (const Target& target : targets) {
                 turned.clear();
                 for (const Source& s : target.sources) {
-                    const float* from = x + (s.plane + i * n[3]) * size;
+                    const float* from = x + ((s.pathway * count + i) * n[3] + s.orientation) * size;
                     const bool ahead = !s.again && size < LARGE && i + 1 < count;
                     if (!s.again && size >= LARGE) run_through(from, size);
                     turned.push_back({from + s.first, s.row, s.column, ahead ? from + n[3] * size : nullptr});
                 }
                 const auto write = target.along_rows && columns >= 8 ? write_rows : write_turned;
-                write(turned.data(), turned.size(), y + (target.plane + i * n[5]) * size, rows, columns);
+                float* to = y + ((target.pathway * count + i) * n[5] + target.orientation) * size;
+                write(turned.data(), turned.size(), to, rows, columns);
             }
     });
 }
