@@ -33,7 +33,8 @@ from quarterturn_lab.config import Config
 from quarterturn_lab.experiments import POOLING
 from quarterturn_lab.plots import COLOURS, STYLE
 from quarterturn_lab.runs import net_for
-from quarterturn_lab.studies import MAIN, STUDIES, entries
+from quarterturn_lab.studies import MAIN, STUDIES
+from quarterturn_lab.study import entries
 
 ROWS = (*MAIN, "roll-all-half", "roll-all-quarter-dihedral", "roll-all-eighth-dihedral", "baseline-wide")
 PAPER = ("baseline", "baseline-half", *POOLING, "roll-all-quarter", "roll-dense-half")

@@ -21,7 +21,8 @@ from quarterturn_lab.experiments import PAPER_PLANKTON
 from quarterturn_lab.metrics import paired_interval, t_quantile
 from quarterturn_lab.pages import as_csv, page
 from quarterturn_lab.pictures import picture
-from quarterturn_lab.studies import STUDIES, Entry, Question, Study, Takeaway
+from quarterturn_lab.studies import STUDIES
+from quarterturn_lab.study import Entry, Question, Study, Takeaway, entries
 from quarterturn_lab.studying import contents, run_study, write
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
@@ -348,7 +349,7 @@ NAMES = {row: f"{row}-1epochs-60images" for row in ("baseline", "pool-mean", "ro
 TINY_STUDY = Study(
     "Tiny",
     "Seconds.",
-    studies.entries("synthetic", 1, NAMES, **TINY),
+    entries("synthetic", 1, NAMES, **TINY),
     (Takeaway(NAMES["pool-mean"], "pooling", (NAMES["baseline"],), NAMES["baseline"]),),
     (Question(NAMES["pool-mean"], NAMES["baseline"] + "@4", "to see"),),
     ("Anything.",),
@@ -390,7 +391,7 @@ def test_a_study_from_the_command_line(
 
 
 def test_a_run_that_fails_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bad = studies.entries("synthetic", 1, ("baseline",), **{**TINY, "lr": 1e6, "clip": None})
+    bad = entries("synthetic", 1, ("baseline",), **{**TINY, "lr": 1e6, "clip": None})
     study = replace(TINY_STUDY, entries=(*bad, *TINY_STUDY.entries[1:]))
     monkeypatch.setitem(STUDIES, "tiny", study)
     entry = study.entries[0]

@@ -6,11 +6,31 @@ are left, the maximum over orientations and a dense layer end it: the answer doe
 
 from functools import partial
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 import quarterturn as qt
 from quarterturn import Group
+from quarterturn_lab.augment import turned
 from quarterturn_lab.sevenlayers import started
+
+
+class Averaged(nn.Module):
+    """In evaluation, the mean of the answers to the image turned by several angles; in training, the network alone.
+
+    The angles divide a quarter turn, about which the network need not be asked: its answer is the same.
+    """
+
+    def __init__(self, net: nn.Module, angles: int) -> None:
+        super().__init__()
+        self.net, self.angles = net, angles
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`(N, channels, side, side)` -> `(N, outputs)`: in evaluation, logarithms of probabilities."""
+        if self.training:
+            return self.net(x)
+        answers = [self.net(turned(x, 90 * k / self.angles)).log_softmax(1) for k in range(self.angles)]
+        return torch.stack(answers).logsumexp(0).log_softmax(1)
 
 
 def staged(
@@ -23,6 +43,7 @@ def staged(
     last: int = 64,
     dropout: float = 0.3,
     group: Group = qt.C4,
+    angles: int = 1,
 ) -> nn.Module:
     """`(N, channels, side, side)` -> `(N, outputs)`, with so many `filters` in the `each` convolutions of a stage.
 
@@ -42,7 +63,8 @@ def staged(
             width = wanted
     layers += [qt.RollConv(group, width, last, side, rotate="filters"), qt.BatchNorm(group, last, rotate="filters")]
     layers += [nn.ReLU(), qt.Pool(group, "max", rotate="filters"), nn.Flatten(), nn.Dropout(dropout)]
-    return started(nn.Sequential(*layers, nn.Linear(last, outputs)))
+    net = started(nn.Sequential(*layers, nn.Linear(last, outputs)))
+    return Averaged(net, angles) if angles > 1 else net
 
 
 # What was tried, by name.
@@ -51,3 +73,4 @@ staged_8_deep = partial(staged, each=3)
 staged_8_fives = partial(staged, kernel=5)
 staged_16 = partial(staged, filters=(16, 32, 64))
 staged_16_fives = partial(staged, filters=(16, 32, 64), kernel=5)
+staged_8_angles = partial(staged, angles=4)

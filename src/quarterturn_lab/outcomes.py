@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from quarterturn_lab.metrics import mean_sd, paired_interval, paired_t_test, sign_flip_test
 from quarterturn_lab.records import Record, Records
-from quarterturn_lab.studies import TURNED, Entry, Question, Study, Takeaway
+from quarterturn_lab.study import TURNED, Entry, Question, Study, Takeaway
 
 Verdict = Literal["better", "worse", "open", "one seed", "not run"]
 UNITS = {"cross_entropy": ("cross-entropy", "", 3), "error": ("error", " points", 2)}  # name, unit, digits
@@ -151,7 +151,7 @@ def said(study: Study, found: Gap, rival: str) -> str:
 def state(records: Records, entry: Entry) -> str:
     """How many of its runs there are.
 
-    >>> from quarterturn_lab.studies import Entry
+    >>> from quarterturn_lab.study import Entry
     >>> state(Records({}, {}, {}), Entry("plankton-small", "baseline", 5))
     '0 of 5'
     """

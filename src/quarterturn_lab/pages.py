@@ -7,7 +7,7 @@ from quarterturn_lab.experiments import EXPERIMENTS, Printed
 from quarterturn_lab.metrics import mean_sd
 from quarterturn_lab.outcomes import UNITS, Gap, absent, gap, sentence, shown, state
 from quarterturn_lab.records import Records
-from quarterturn_lab.studies import Entry, Study
+from quarterturn_lab.study import Entry, Study
 from quarterturn_lab.tables import plus_minus
 
 COLUMNS = (

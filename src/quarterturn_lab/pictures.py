@@ -11,7 +11,7 @@ from quarterturn_lab.metrics import mean_sd
 from quarterturn_lab.outcomes import UNITS, split, values
 from quarterturn_lab.plots import COLOURS, STYLE
 from quarterturn_lab.records import Records
-from quarterturn_lab.studies import TURNED, Study
+from quarterturn_lab.study import TURNED, Study
 
 PLAIN, PATHWAYS = COLOURS[0], COLOURS[1]
 ALONG = {"cpu_seconds": "CPU seconds of training", "train_images": "training images"}

@@ -23,7 +23,7 @@ from quarterturn_lab import runs
 from quarterturn_lab.config import Config, read
 from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.files import write_atomically
-from quarterturn_lab.studies import Entry, Study
+from quarterturn_lab.study import Entry, Study
 from quarterturn_lab.sweep import FAILED
 
 MACHINE = ("quarterturn", "torch", "python", "platform", "device", "processor", "cores", "threads")

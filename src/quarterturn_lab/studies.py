@@ -1,118 +1,8 @@
-"""The studies as data: which runs make up each page of docs/results, what is compared, and what a page cannot show.
-
-A run is named by its experiment, its label and its seed, the same in all studies: what two of them need is run once.
-"""
-
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any, Literal
+"""The studies as data: which runs make up each page of docs/results, what is compared, and what a page cannot show."""
 
 from quarterturn.errors import unknown
-from quarterturn_lab.config import Config, checked
-from quarterturn_lab.experiments import EXPERIMENTS, settings_of
 from quarterturn_lab.nets import ROWS
-
-TURNED = "@4"  # after a label: the answers to four turns of each test image averaged
-MARKS = {"plankton-31": "-all"}  # what labels of an experiment have behind the row
-
-
-@dataclass(frozen=True)
-class Entry:
-    """Some seeds of one network with one training."""
-
-    experiment: str
-    row: str
-    seeds: int
-    options: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def label(self) -> str:
-        """The row, with what differs from the experiment's own settings: baseline-160epochs."""
-        name = self.options.get("factory", self.row).rpartition(":")[2] + MARKS.get(self.experiment, "")
-        for option, unit in (("epochs", "epochs"), ("train_size", "images"), ("turn", "degrees")):
-            if self.options.get(option) not in (None, EXPERIMENTS[self.experiment].settings.get(option)):
-                name += f"-{self.options[option]}{unit}"
-        return name
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it has no pathways: a baseline or a control."""
-        if "factory" in self.options:
-            return bool(self.options["factory"].endswith("plain"))
-        return ROWS[self.row].get("group") is None
-
-    def config(self, seed: int, data: str | None = None) -> Config:
-        """All settings of a run, turning maps or filters: the same network, in whichever way takes less time here."""
-        options = dict(self.options)
-        factory = options.pop("factory", None)
-        edit = ROWS[self.row]
-        if edit.get("roll") == "all" or edit.get("method") == "oriented-max":
-            options["rotate"] = "filters"
-        settings = settings_of(self.experiment, self.row, data=data, **options)
-        return checked({**settings, "seed": seed, "factory": factory})
-
-
-@dataclass(frozen=True)
-class Question:
-    """One side against another, paired by seed. A side is a label, with `TURNED` behind it where turns are averaged."""
-
-    one: str
-    other: str
-    why: str
-
-
-@dataclass(frozen=True)
-class Takeaway:
-    """A sentence for the top of a page: what `who`, in words `what`, gains against each of `others`.
-
-    It is also set against the plain network that validation data prefers, and its cost against `cost_of`.
-    """
-
-    who: str
-    what: str
-    others: tuple[str, ...]
-    cost_of: str
-
-
-@dataclass(frozen=True)
-class Study:
-    """A page. `series` are the lines of its picture, by name; none: a line of dots for each entry."""
-
-    title: str
-    about: str
-    entries: tuple[Entry, ...]
-    takeaways: tuple[Takeaway, ...]
-    questions: tuple[Question, ...]
-    limits: tuple[str, ...]
-    measure: Literal["cross_entropy", "error"] = "cross_entropy"
-    judged: Literal["test", "validation"] = "test"  # what the images that rows are judged on are called
-    series: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    along: Literal["cpu_seconds", "train_images"] = "cpu_seconds"
-    further: str = ""  # what else is to be run, elsewhere
-
-    def runs(self, seeds: int | None = None, labels: Iterable[str] = ()) -> list[tuple[Entry, int]]:
-        """Entries with seeds, the first seed of all of them first; fewer seeds or only some labels, where asked."""
-        chosen = tuple(labels)
-        for label in chosen:
-            if label not in self.labels:
-                raise unknown("row of this study", label, self.labels)
-        entries = [entry for entry in self.entries if not chosen or entry.label in chosen]
-        most = max(entry.seeds for entry in entries)
-        return [
-            (entry, seed)
-            for seed in range(most if seeds is None else min(seeds, most))
-            for entry in entries
-            if seed < entry.seeds
-        ]
-
-    @property
-    def labels(self) -> dict[str, Entry]:
-        return {entry.label: entry for entry in self.entries}
-
-
-def entries(experiment: str, seeds: int, rows: Iterable[str], **options: Any) -> tuple[Entry, ...]:
-    return tuple(Entry(experiment, row, seeds, options) for row in rows)
-
+from quarterturn_lab.study import TURNED, Entry, Question, Study, Takeaway, entries
 
 # --- plankton ---------------------------------------------------------------------------------------------------------
 
@@ -320,7 +210,14 @@ MNIST_SEARCH = Study(
         Entry("mnist-rot-choice", "baseline", 1, {"factory": f"{STAGED}staged_8", "turn": 0}),
         *(
             Entry("mnist-rot-choice", "baseline", 1, {"factory": f"{STAGED}{name}"})
-            for name in ("staged_8", "staged_8_deep", "staged_8_fives", "staged_16", "staged_16_fives")
+            for name in (
+                "staged_8",
+                "staged_8_angles",
+                "staged_8_deep",
+                "staged_8_fives",
+                "staged_16",
+                "staged_16_fives",
+            )
         ),
     ),
     (
@@ -329,6 +226,7 @@ MNIST_SEARCH = Study(
     ),
     (
         Question("staged_8", "staged_8-0degrees", "continuous turns in training, above the exact ones of the network"),
+        Question("staged_8_angles", "staged_8", "in evaluation, answers to 0, 22.5, 45 and 67.5 degrees averaged"),
         Question("staged_8_deep", "staged_8", "three convolutions in each stage instead of two"),
         Question("staged_8_fives", "staged_8", "windows of 5 x 5"),
         Question("staged_16", "staged_8", "twice as many filters"),

@@ -10,7 +10,8 @@ from quarterturn_lab.outcomes import sentence
 from quarterturn_lab.pages import as_csv, index, page, progress
 from quarterturn_lab.pictures import picture
 from quarterturn_lab.progress import Bars
-from quarterturn_lab.studies import STUDIES, Study, study_of
+from quarterturn_lab.studies import STUDIES, study_of
+from quarterturn_lab.study import Study
 from quarterturn_lab.sweep import sweep
 
 
