@@ -1,7 +1,8 @@
 """Networks for rotated digits that are larger than the published seven layers: three stages of group convolutions.
 
 Each stage has convolutions with batch norm and ReLU; maps halve between stages. A convolution as large as the maps that
-are left, the maximum over orientations and a dense layer end it: the answer does not change when the image is turned.
+are left, or one more of the others and the mean over positions, then the maximum over orientations and a dense layer
+end it: the answer does not change when the image is turned.
 """
 
 from functools import partial
@@ -42,8 +43,9 @@ def staged(
     each: int = 2,
     last: int = 64,
     dropout: float = 0.3,
-    group: Group = qt.C4,
+    mean: bool = False,
     angles: int = 1,
+    group: Group = qt.C4,
 ) -> nn.Module:
     """`(N, channels, side, side)` -> `(N, outputs)`, with so many `filters` in the `each` convolutions of a stage.
 
@@ -61,8 +63,11 @@ def staged(
             layers.append(kind(group, inputs, wanted, kernel, padding=kernel // 2, rotate="filters"))
             layers += [qt.BatchNorm(group, wanted, rotate="filters"), nn.ReLU()]
             width = wanted
-    layers += [qt.RollConv(group, width, last, side, rotate="filters"), qt.BatchNorm(group, last, rotate="filters")]
-    layers += [nn.ReLU(), qt.Pool(group, "max", rotate="filters"), nn.Flatten(), nn.Dropout(dropout)]
+    window, padding = (kernel, kernel // 2) if mean else (side, 0)
+    layers.append(qt.RollConv(group, width, last, window, padding=padding, rotate="filters"))
+    layers += [qt.BatchNorm(group, last, rotate="filters"), nn.ReLU()]
+    layers += [nn.AdaptiveAvgPool2d(1)] if mean else []
+    layers += [qt.Pool(group, "max", rotate="filters"), nn.Flatten(), nn.Dropout(dropout)]
     net = started(nn.Sequential(*layers, nn.Linear(last, outputs)))
     return Averaged(net, angles) if angles > 1 else net
 
@@ -72,5 +77,6 @@ staged_8 = staged
 staged_8_deep = partial(staged, each=3)
 staged_8_fives = partial(staged, kernel=5)
 staged_16 = partial(staged, filters=(16, 32, 64))
-staged_16_fives = partial(staged, filters=(16, 32, 64), kernel=5)
-staged_8_angles = partial(staged, angles=4)
+staged_8_mean = partial(staged, mean=True)
+staged_8_mean_fives = partial(staged, mean=True, kernel=5)
+staged_8_mean_fives_angles = partial(staged, mean=True, kernel=5, angles=4)
