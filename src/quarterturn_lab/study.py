@@ -13,6 +13,7 @@ from quarterturn_lab.experiments import EXPERIMENTS, settings_of
 from quarterturn_lab.nets import ROWS
 
 TURNED = "@4"  # after a label: the answers to four turns of each test image averaged
+UNITS = {"epochs": "epochs", "train_size": "images", "turn": "degrees", "zoom": "zoom", "shear": "shear"}  # in labels
 MARKS = {"plankton-31": "-all"}  # what labels of an experiment have behind the row
 
 
@@ -29,7 +30,7 @@ class Entry:
     def label(self) -> str:
         """The row, with what differs from the experiment's own settings: baseline-160epochs."""
         name = self.options.get("factory", self.row).rpartition(":")[2] + MARKS.get(self.experiment, "")
-        for option, unit in (("epochs", "epochs"), ("train_size", "images"), ("turn", "degrees")):
+        for option, unit in UNITS.items():
             if self.options.get(option) not in (None, EXPERIMENTS[self.experiment].settings.get(option)):
                 name += f"-{self.options[option]}{unit}"
         return name
