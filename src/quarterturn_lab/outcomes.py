@@ -123,8 +123,11 @@ def sentence(study: Study, records: Records, takeaway: Takeaway) -> str:
     if strongest is not None and study.measure == "cross_entropy":
         by_error, question = replace(study, measure="error"), Question(takeaway.who, strongest, "")
         text += f"; {study.judged} error {said(by_error, gap(by_error, records, question), 'the latter')}"
-    ratio = cpu_ratio(study, records, takeaway.who, takeaway.cost_of)
-    cost = f", for {ratio:.1f} times the CPU seconds of `{takeaway.cost_of}`" if ratio is not None else ""
+    costs: list[str] = []
+    for label in dict.fromkeys((takeaway.cost_of, *([split(strongest)[0]] if strongest else []))):
+        ratio = cpu_ratio(study, records, takeaway.who, label)
+        costs += [f"{ratio:.1f} times {'those' if costs else 'the CPU seconds'} of `{label}`"] if ratio else []
+    cost = f", for {' and '.join(costs)}" if costs else ""
     caution = ". One seed decides nothing" if "(one seed)" in text else ""
     return f"{takeaway.what[0].upper()}{takeaway.what[1:]}: {name} {text}{cost}{caution}."
 
