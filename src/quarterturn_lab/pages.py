@@ -30,8 +30,8 @@ NOTE = (
     "turned by 0, 90, 180 and 270 degrees, not retrained; a network that is invariant to turns gains nothing."
 )
 PAIRED = (
-    "The first minus the second, seed by seed; below zero the first is better. The comparisons were chosen before the "
-    "runs, and the intervals are not corrected for their number. p is by Student's t and, exactly, by flipping signs: "
+    "The first minus the second, seed by seed; below zero the first is better. The comparisons were chosen {when}, and "
+    "the intervals are not corrected for their number. p is by Student's t and, exactly, by flipping signs: "
     "with three seeds that cannot be below 0.25, with five not below 0.0625."
 )
 INDEX = (
@@ -57,7 +57,7 @@ def page(name: str, study: Study, records: Records) -> str:
         NOTE + (f" {PAPER}" if any(printed(entry) for entry in study.entries) else ""),
         "## Paired comparisons",
         comparisons(study, records),
-        PAIRED,
+        PAIRED.format(when="before the runs" if study.judged == "test" else "as the search went on"),
     ]
     lines = absent(study, records)
     if lines:
