@@ -441,16 +441,21 @@ def test_a_failing_compiler_is_quoted(tmp_path: Path) -> None:
         build.compile_kernel("portable", tmp_path, "-fsyntax-only", "--no-such-option")
 
 
+@needs_kernel
+def test_portable_code_is_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_code_path(build.file_of("portable"), monkeypatch)
+
+
 @needs_compiler
-@pytest.mark.parametrize(
-    ("code", "flags"), [("portable", ()), ("portable", ("-DQUARTERTURN_WIDE",))], ids=["portable", "wide"]
-)
-def test_every_code_path_is_the_definition(
-    code: str, flags: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Portable code, and the wide vectors of AVX-512 compiled for any processor: slow there, but the same sums."""
-    other = library.Library(str(build.compile_kernel(code, tmp_path, "-O1", *flags)))
+def test_wide_vectors_are_the_definition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of AVX-512, compiled for any processor: slow there, but the same sums."""
+    check_code_path(build.compile_kernel("portable", tmp_path, "-O1", "-DQUARTERTURN_WIDE"), monkeypatch)
+
+
+def check_code_path(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = library.Library(str(path))
     monkeypatch.setattr(conv, "library", lambda: other)
+    monkeypatch.setattr(moving, "library", lambda: other)
     for group, exact in itertools.product((C2, FLIPS, C4, D4), FORMS):
         compare(group, tensors(group, features=18, out=24, side=6), padding=1, exact=exact)
         compare(group, tensors(group, features=5, out=9, side=8), stride=2, padding=1, exact=exact)
@@ -460,6 +465,11 @@ def test_every_code_path_is_the_definition(
     check_pairs(D4, features=5, out=9, side=7, padding=1, stride=2)
     check_pairs(C4, features=18, out=24, side=6, padding=1)
     assert errors(D4, exact=True, dtype=HALF, padding=1, pairs=True) == (0.0, 0.0)
+    for shape, features in (((), 13), ((9, 9), 2)):
+        for name, x in operands(D4, shape, features):
+            assert_same_bits(name, x, D4, monkeypatch)
+            if shape:
+                assert_same_bits(name, x.detach().to(memory_format=torch.channels_last), D4, monkeypatch)
 
 
 def test_groups_without_a_transform_are_said_to_have_none() -> None:
