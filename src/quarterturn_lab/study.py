@@ -13,7 +13,13 @@ from quarterturn_lab.experiments import EXPERIMENTS, settings_of
 from quarterturn_lab.nets import ROWS
 
 TURNED = "@4"  # after a label: the answers to four turns of each test image averaged
-UNITS = {"epochs": "epochs", "train_size": "images", "turn": "degrees", "zoom": "zoom", "shear": "shear"}  # in labels
+NAMED = {
+    "epochs": "epochs",
+    "train_size": "images",
+    "turn": "degrees",
+    "zoom": "zoom",
+    "shear": "shear",
+}  # options in labels
 MARKS = {"plankton-31": "-all"}  # what labels of an experiment have behind the row
 
 
@@ -30,7 +36,7 @@ class Entry:
     def label(self) -> str:
         """The row, with what differs from the experiment's own settings: baseline-160epochs."""
         name = self.options.get("factory", self.row).rpartition(":")[2] + MARKS.get(self.experiment, "")
-        for option, unit in UNITS.items():
+        for option, unit in NAMED.items():
             if self.options.get(option) not in (None, EXPERIMENTS[self.experiment].settings.get(option)):
                 name += f"-{self.options[option]}{unit}"
         return name

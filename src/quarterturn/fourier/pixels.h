@@ -58,7 +58,7 @@ static inline void carry_out_pixels(const int64_t* n, const float* x, float* y, 
     std::vector<Target> targets = read_moves(n);
     auto place = [&](const Target& t) { return t.pathway * to_step + t.orientation; };
     std::sort(targets.begin(), targets.end(), [&](const Target& a, const Target& b) { return place(a) < place(b); });
-    bool single = from_step == 1 && static_cast<int64_t>(targets.size()) == n[4] * to_step;
+    bool single = from_step == 1 && to_step > 1 && static_cast<int64_t>(targets.size()) == n[4] * to_step;
     for (const Target& target : targets) single = single && target.sources.size() == 1;
     const auto write = from_step == 1   ? write_orientation<1>
                        : from_step == 4 ? write_orientation<4>
@@ -77,10 +77,9 @@ static inline void carry_out_pixels(const int64_t* n, const float* x, float* y, 
                     sources.push_back({x + pixel * features * from_step + s.orientation,
                                        s.column * features * from_step});
                 }
-                const bool all = single && to_step > 1;
-                if (all && target.orientation + 1 < to_step) continue;
+                if (single && target.orientation + 1 < to_step) continue;  // until all orientations are at hand
                 float* to = y + ((target.pathway * examples + example) * size + i * columns) * features * to_step;
-                if (all)
+                if (single)
                     write_pixels(sources.data(), to_step, to, features, columns);
                 else
                     write(sources.data(), sources.size(), from_step, to + target.orientation, to_step, features, columns);
