@@ -14,7 +14,7 @@ from labtools import DATA, class_folders, tiny
 from torch import nn
 
 import quarterturn as qt
-from quarterturn_lab import cli, loop, outcomes, records, runs, sevenlayers, studies
+from quarterturn_lab import budgets, cli, loop, outcomes, records, runs, sevenlayers, studies
 from quarterturn_lab.data import load, plankton_parts, splits
 from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.experiments import PAPER_PLANKTON
@@ -279,6 +279,36 @@ def test_the_strongest_plain_network_is_chosen_by_validation() -> None:
             run["train_images"] = 500
     assert outcomes.strongest_plain(SMALL, found, "pool-mean") == "baseline-linear"
     assert outcomes.strongest_plain(SMALL, made_up({}), "pool-mean") is None
+
+
+def test_the_best_network_for_a_budget_is_the_one_that_validation_prefers() -> None:
+    study = STUDIES["equal-cost"]
+    found = records.Records({}, {}, {})
+
+    def add(label: str, loss: float, cpu: float, turned: float) -> None:
+        entry = study.labels[label]
+        found.runs[entry.experiment, label, 0] = record(entry, 0, loss, cpu, turned)
+
+    assert budgets.ranking(study, found)[0] == "No run of these has been made."
+    add("baseline-all", 2.0, 200, 1.9)
+    add("baseline-all-40epochs", 1.8, 900, 1.7)
+    add("roll-all-quarter-all", 1.8, 240, 1.8)
+    add("pool-mean-all", 1.6, 750, 1.6)
+    shown = [[(o.line, o.valid) for o in budgets.offers(study, found, seconds)] for seconds in (100, 220, 250, 1000)]
+    plain = [("baseline, 4 turns averaged", 1.9), ("baseline", 2.0)]
+    turned, long = ("baseline, 4 turns averaged", 1.7), ("baseline", 1.8)
+    assert shown[:3] == [[], plain, [("roll-all-quarter", 1.8), *plain]]
+    assert shown[3] == [("pool-mean", 1.6), turned, long, ("roll-all-quarter", 1.8)]
+    verdict, rows = budgets.ranking(study, found)
+    assert verdict == "No line of the picture is preferred at every budget."
+    assert ("1,000", "2", "`baseline-all-40epochs` with 4 turns averaged", "1", "900", "1.700", "1.700") in rows
+    for entry, cpu in ((study.labels["pool-mean-all-2epochs"], 150), (study.labels["pool-mean-all"], 750)):
+        add(entry.label, 1.5, cpu, 1.5)
+        best = found.runs[entry.experiment, entry.label, 0]
+        best["test"] = {"cross_entropy": 9.0, "accuracy": 0.1}  # of which the choice knows nothing
+    assert budgets.ranking(study, found)[0].endswith("at every budget: pool-mean.")
+    assert "## The best network for a budget" in page("equal-cost", study, found)
+    assert "## The best network for a budget" not in page("small-set", SMALL, made_up(LOSSES))
 
 
 def test_the_page_has_what_disappoints_fails_or_is_missing() -> None:

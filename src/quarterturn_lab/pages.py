@@ -3,6 +3,7 @@
 import csv
 import io
 
+from quarterturn_lab.budgets import ranking
 from quarterturn_lab.experiments import EXPERIMENTS, Printed
 from quarterturn_lab.metrics import mean_sd
 from quarterturn_lab.outcomes import UNITS, Gap, absent, gap, sentence, shown, state
@@ -34,6 +35,11 @@ PAIRED = (
     "the intervals are not corrected for their number. p is by Student's t and, exactly, by flipping signs: "
     "with three seeds that cannot be below 0.25, with five not below 0.0625."
 )
+BUDGET = (
+    "Of each line, the training that validation images prefer among those that take no longer, and of these the three "
+    "best, by validation; the test images have no say. Averaging turns costs nothing in training, and four passes when "
+    "the network is used."
+)
 INDEX = (
     "Each page is made by its command from the [records](records) of runs, and says itself which runs it rests on. The "
     "command makes those that have no record yet; it can be stopped at any time and goes on when it is given again. "
@@ -52,6 +58,7 @@ def page(name: str, study: Study, records: Records) -> str:
         *(sentence(study, records, takeaway) for takeaway in study.takeaways),
         f"![{study.title}: {study.judged} {UNITS[study.measure][0]} of each network]({name}.png)",
         f"{study.about} {progress(study, records)}",
+        *(budgets(study, records) if study.budgets else ()),
         "## Figures",
         table(study, records),
         NOTE + (f" {PAPER}" if any(printed(entry) for entry in study.entries) else ""),
@@ -67,6 +74,11 @@ def page(name: str, study: Study, records: Records) -> str:
     limits = [*study.limits, *crowded(study, records), *(["Rows that are missing say nothing."] if lines else [])]
     parts += ["## What it does not show", "\n".join(f"- {limit}" for limit in limits)]
     return "\n\n".join(parts) + "\n"
+
+
+def budgets(study: Study, records: Records) -> tuple[str, ...]:
+    verdict, rows = ranking(study, records)
+    return "## The best network for a budget", f"{verdict} {BUDGET}", markdown(rows)
 
 
 def made(study: Study, records: Records) -> tuple[int, float]:

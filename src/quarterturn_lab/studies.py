@@ -149,6 +149,7 @@ EQUAL_COST = Study(
     ),
     series={row: tuple(entry.label for entry in _budget(row)) for row in BUDGETS}
     | {f"{row}, 4 turns averaged": tuple(f"{e.label}{TURNED}" for e in _budget(row)) for row in LONGER},
+    budgets=(250, 500, 1000),
 )
 
 LABEL_ROWS = ("baseline", "baseline-linear", "pool-mean", "roll-all-quarter")

@@ -95,6 +95,7 @@ class Study:
     judged: Literal["test", "validation"] = "test"  # what the images that rows are judged on are called
     series: dict[str, tuple[str, ...]] = field(default_factory=dict)
     along: Literal["cpu_seconds", "train_images"] = "cpu_seconds"
+    budgets: tuple[int, ...] = ()  # CPU seconds of training for which the best network is asked
     further: str = ""  # what else is to be run, elsewhere
 
     def runs(self, seeds: int | None = None, labels: Iterable[str] = ()) -> list[tuple[Entry, int]]:

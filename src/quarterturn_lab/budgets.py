@@ -1,0 +1,69 @@
+"""Which network to train where training may take so many CPU seconds: the one that validation prefers."""
+
+from dataclasses import dataclass
+
+from quarterturn_lab.metrics import mean_sd
+from quarterturn_lab.outcomes import UNITS, shown, split, values
+from quarterturn_lab.records import Records
+from quarterturn_lab.study import Study
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a line of the picture has for a budget: of its points that fit, the one with the best validation score."""
+
+    line: str
+    side: str
+    runs: int
+    seconds: float
+    valid: float
+    test: float
+
+
+def offers(study: Study, records: Records, budget: float) -> list[Offer]:
+    """Of each line that has a point within the budget, the best by validation first; all figures are means."""
+    found = [
+        min(fitting, key=lambda offer: offer.valid)
+        for line, sides in study.series.items()
+        if (fitting := [o for side in sides if (o := _offer(study, records, line, side)) and o.seconds <= budget])
+    ]
+    return sorted(found, key=lambda offer: offer.valid)
+
+
+def _offer(study: Study, records: Records, line: str, side: str) -> Offer | None:
+    valid, test = (values(study, records, side, part) for part in ("valid", "test"))
+    if not valid:
+        return None
+    own = records.of(study.labels[split(side)[0]])
+    seconds = [own[seed]["cpu_seconds"] for seed in valid]
+    means = (mean_sd(list(numbers))[0] for numbers in (seconds, valid.values(), test.values()))
+    return Offer(line, side, len(valid), *means)
+
+
+def verdict(best: dict[int, str]) -> str:
+    """`best` is the preferred line of each budget.
+
+    >>> verdict({250: "pool-mean", 500: "pool-mean"})
+    'Validation prefers one line of the picture at every budget: pool-mean.'
+    >>> verdict({250: "baseline", 500: "pool-mean"})
+    'No line of the picture is preferred at every budget.'
+    """
+    lines = list(dict.fromkeys(best.values()))
+    if len(lines) == 1:
+        return f"Validation prefers one line of the picture at every budget: {lines[0]}."
+    return "No line of the picture is preferred at every budget."
+
+
+def ranking(study: Study, records: Records) -> tuple[str, list[tuple[str, ...]]]:
+    """The verdict, and the three best lines of each budget as rows of a table."""
+    digits = UNITS[study.measure][2]
+    rows: list[tuple[str, ...]] = [
+        ("CPU seconds at most", "place", "network", "runs", "CPU s", "validation c.-e.", "test c.-e.")
+    ]
+    best: dict[int, str] = {}
+    for budget in study.budgets:
+        for place, offer in enumerate(offers(study, records, budget)[:3], 1):
+            best.setdefault(budget, offer.line)
+            figures = (f"{offer.seconds:.0f}", f"{offer.valid:.{digits}f}", f"{offer.test:.{digits}f}")
+            rows.append((f"{budget:,}", str(place), shown(offer.side), str(offer.runs), *figures))
+    return verdict(best) if best else "No run of these has been made.", rows
