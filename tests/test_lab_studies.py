@@ -311,6 +311,27 @@ def test_the_best_network_for_a_budget_is_the_one_that_validation_prefers() -> N
     assert "## The best network for a budget" not in page("small-set", SMALL, made_up(LOSSES))
 
 
+def test_settings_are_those_of_the_experiment_and_not_of_its_first_row() -> None:
+    few, search = (page(name, STUDIES[name], records.Records({}, {}, {})) for name in ("few-labels", "mnist-search"))
+    assert STUDIES["few-labels"].entries[0].config(0).epochs == 160
+    assert "- `plankton-small`, where the row does not say otherwise: 40 epochs," in few
+    assert STUDIES["mnist-search"].entries[0].config(0).augment.rotate == 0
+    assert "Warps of training images: rotate 360.0," in search
+    assert "dropout 0.2" in few
+    assert "dropout as the network has it" in search
+
+
+def test_the_page_says_which_networks_were_trained_past_their_best() -> None:
+    found = made_up(LOSSES)
+    assert outcomes.past_best(SMALL, found) == {}
+    for seed, (lowest, last) in enumerate([(2.0, 3.0), (2.2, 2.6), (2.1, 2.5)]):
+        curve = [{"epoch": 1}, *({"epoch": e, "valid_cross_entropy": v} for e, v in ((2, 2.9), (3, lowest), (4, last)))]
+        found.curves["plankton-small", "pool-mean", seed] = curve
+        found.curves["plankton-small", "baseline", seed] = [*curve[:-1], {"epoch": 4, "valid_cross_entropy": 2.1}]
+    assert outcomes.past_best(SMALL, found) == {"pool-mean": (pytest.approx(2.1), pytest.approx(2.7))}
+    assert "lowest and last: `pool-mean` 2.10 and 2.70." in page("small-set", SMALL, found)
+
+
 def test_the_page_has_what_disappoints_fails_or_is_missing() -> None:
     found = made_up(LOSSES)
     found.runs["plankton-small", "stack", 0] = {"label": "stack", "seed": 0, "failed": "training diverges"}

@@ -10,6 +10,9 @@ from quarterturn_lab.study import TURNED, Entry, Question, Study, Takeaway
 Verdict = Literal["better", "worse", "open", "one seed", "not run"]
 UNITS = {"cross_entropy": ("cross-entropy", "", 3), "error": ("error", " points", 2)}  # name, unit, digits
 
+OTHER: dict[str, Literal["cross_entropy", "error"]] = {"cross_entropy": "error", "error": "cross_entropy"}
+PAST = 1.1  # times its lowest validation cross-entropy: trained past its best probabilities
+
 
 def split(side: str) -> tuple[str, bool]:
     """Label, and whether turns are averaged."""
@@ -120,9 +123,10 @@ def sentence(study: Study, records: Records, takeaway: Takeaway) -> str:
         words = f"{shown(strongest)}, the plain network of this table that validation prefers"
         parts.append(said(study, gap(study, records, Question(takeaway.who, strongest, "")), words))
     text = "; ".join([*parts[:-2], " and ".join(parts[-2:])] if len(parts) > 1 else parts)
-    if strongest is not None and study.measure == "cross_entropy":
-        by_error, question = replace(study, measure="error"), Question(takeaway.who, strongest, "")
-        text += f"; {study.judged} error {said(by_error, gap(by_error, records, question), 'the latter')}"
+    if strongest is not None:
+        other = replace(study, measure=OTHER[study.measure])
+        found = gap(other, records, Question(takeaway.who, strongest, ""))
+        text += f"; {study.judged} {UNITS[other.measure][0]} {said(other, found, 'the latter')}"
     costs: list[str] = []
     for label in dict.fromkeys((takeaway.cost_of, *([split(strongest)[0]] if strongest else []))):
         ratio = cpu_ratio(study, records, takeaway.who, label)
@@ -177,3 +181,19 @@ def absent(study: Study, records: Records) -> list[str]:
         if parts:
             lines.append(f"`{entry.label}`: {'; '.join(parts)}")
     return lines
+
+
+def past_best(study: Study, records: Records) -> dict[str, tuple[float, float]]:
+    """Entries whose validation cross-entropy ends well above the lowest on the way: both, as means over seeds."""
+    found: dict[str, tuple[float, float]] = {}
+    for entry in study.entries:
+        keys = [(entry.experiment, entry.label, seed) for seed in records.of(entry)]
+        curves = [
+            [p["valid_cross_entropy"] for p in records.curves.get(k, []) if "valid_cross_entropy" in p] for k in keys
+        ]
+        ends = [(min(curve), curve[-1]) for curve in curves if curve]
+        if ends:
+            lowest, last = (mean_sd(list(numbers))[0] for numbers in zip(*ends, strict=True))
+            if last > PAST * lowest:
+                found[entry.label] = lowest, last
+    return found

@@ -6,7 +6,7 @@ import io
 from quarterturn_lab.budgets import ranking
 from quarterturn_lab.experiments import EXPERIMENTS, Printed
 from quarterturn_lab.metrics import mean_sd
-from quarterturn_lab.outcomes import UNITS, Gap, absent, gap, sentence, shown, state
+from quarterturn_lab.outcomes import UNITS, Gap, absent, gap, past_best, sentence, shown, state
 from quarterturn_lab.records import Records
 from quarterturn_lab.study import Entry, Study
 from quarterturn_lab.tables import plus_minus
@@ -71,7 +71,12 @@ def page(name: str, study: Study, records: Records) -> str:
         parts += ["## Not run, or failed", "\n".join(f"- {line}" for line in lines)]
     parts += ["## Settings", settings(study, records)]
     parts += ["## How to reproduce it", reproduce(name, study)]
-    limits = [*study.limits, *crowded(study, records), *(["Rows that are missing say nothing."] if lines else [])]
+    limits = [
+        *study.limits,
+        *trained_past(study, records),
+        *crowded(study, records),
+        *(["Rows that are missing say nothing."] if lines else []),
+    ]
     parts += ["## What it does not show", "\n".join(f"- {limit}" for limit in limits)]
     return "\n\n".join(parts) + "\n"
 
@@ -194,17 +199,19 @@ def settings(study: Study, records: Records) -> str:
     """What the rows have in common, from the study; what they ran on, from the records."""
     lines = []
     for experiment in dict.fromkeys(entry.experiment for entry in study.entries):
-        entry = next(entry for entry in study.entries if entry.experiment == experiment)
-        config = entry.config(0)
+        used = [entry for entry in study.entries if entry.experiment == experiment]
+        config = Entry(experiment, used[0].row, 1).config(0)
+        own = any("factory" in entry.options for entry in used)  # such a network has its dropout and its start itself
+        dropout = "as the network has it" if own else f"{config.net.dropout:g}"
+        output = "a tenth of that" if own else f"{config.output_scale:g} of Xavier"
         warps = ", ".join(f"{name} {value}" for name, value in config.augment.model_dump().items())
         drops = " and ".join(f"{drop:.0%}" for drop in config.drops)
         lines.append(
-            f"- `{experiment}`: {config.epochs} epochs where the row does not say otherwise, {config.batch_images} "
+            f"- `{experiment}`, where the row does not say otherwise: {config.epochs} epochs, {config.batch_images} "
             f"images in a batch, Adam {config.lr:g}, tenfold lower at {drops} of the run, weight decay "
-            f"{config.weight_decay:g}, "
-            f"dropout {config.net.dropout:g}, {config.precision}, {config.threads} thread. Warps of training images: "
-            f"{warps}. Filters start as He has it, over all their inputs, rolled ones included; the output layer at "
-            f"{config.output_scale:g} of Xavier. Alike for all rows."
+            f"{config.weight_decay:g}, dropout {dropout}, {config.precision}, {config.threads} thread. Warps of "
+            f"training images: {warps}. Filters start as He has it, over all their inputs, rolled ones included; the "
+            f"output layer at {output}. Alike for all rows."
         )
     every = [record for entry in study.entries for record in records.of(entry).values()]
     for words in dict.fromkeys(
@@ -217,6 +224,17 @@ def settings(study: Study, records: Records) -> str:
             f"- {train:,} training images, {test:,} {study.judged} images; the data have the fingerprint {data}."
         )
     return "\n".join(lines)
+
+
+def trained_past(study: Study, records: Records) -> list[str]:
+    """A warning where networks became surer than they are right."""
+    rows = [f"`{label}` {low:.2f} and {last:.2f}" for label, (low, last) in past_best(study, records).items()]
+    if not rows:
+        return []
+    return [
+        "Some networks were trained past their best cross-entropy: they are surer than they are right, and a shorter "
+        f"training would give better probabilities. Validation cross-entropy, lowest and last: {', '.join(rows)}."
+    ]
 
 
 def crowded(study: Study, records: Records) -> list[str]:

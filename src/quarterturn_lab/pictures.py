@@ -1,11 +1,12 @@
 """The pictures of studies, as PNG: dots for each seed, or lines along cost or number of images."""
 
 import io
+from typing import Any
 
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter
 
 from quarterturn_lab.metrics import mean_sd
 from quarterturn_lab.outcomes import UNITS, split, values
@@ -60,7 +61,8 @@ def _dots(study: Study, records: Records) -> Figure:
 
 def _lines(study: Study, records: Records) -> Figure:
     figure, axes = plt.subplots(figsize=(7.5, 4.5))
-    for number, (name, sides) in enumerate(study.series.items()):
+    colours: dict[tuple[str, ...], str] = {}
+    for name, sides in study.series.items():
         points = []
         for side in sides:
             found = values(study, records, side)
@@ -71,11 +73,17 @@ def _lines(study: Study, records: Records) -> Figure:
         if not points:
             continue
         x, y, low, high = np.array(sorted(points)).T
-        colour = COLOURS[number % len(COLOURS)]
+        labels = tuple(split(side)[0] for side in sides)
+        colour = colours.setdefault(labels, COLOURS[len(colours) % len(COLOURS)])  # turns averaged or not: one colour
+        style: dict[str, Any] = {"linestyle": "--", "markerfacecolor": "white"} if split(sides[0])[1] else {}
         reach = np.maximum((y - low, high - y), 0.0)  # a mean of equal numbers may be off in its last digit
-        axes.errorbar(x, y, reach, color=colour, label=name, marker="o", markersize=4, linewidth=1.4)
+        axes.errorbar(x, y, reach, color=colour, label=name, marker="o", markersize=4, linewidth=1.4, **style)
     axes.set(xscale="log", xlabel=ALONG[study.along], ylabel=_axis(study))
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    if study.budgets:
+        axes.xaxis.set_major_locator(FixedLocator(study.budgets))
+        axes.set_xlim(right=1.05 * max(study.budgets))
+    else:
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.xaxis.set_minor_formatter(NullFormatter())
     if axes.get_legend_handles_labels()[0]:
