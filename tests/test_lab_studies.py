@@ -300,13 +300,18 @@ def test_the_best_network_for_a_budget_is_the_one_that_validation_prefers() -> N
     assert shown[:3] == [[], plain, [("roll-all-quarter", 1.8), *plain]]
     assert shown[3] == [("pool-mean", 1.6), turned, long, ("roll-all-quarter", 1.8)]
     verdict, rows = budgets.ranking(study, found)
-    assert verdict == "No line of the picture is preferred at every budget."
+    assert verdict.endswith("at every budget: roll-all-quarter and pool-mean are at one or another.")
     assert ("1,000", "2", "`baseline-all-40epochs` with 4 turns averaged", "1", "900", "1.700", "1.700") in rows
     for entry, cpu in ((study.labels["pool-mean-all-2epochs"], 150), (study.labels["pool-mean-all"], 750)):
         add(entry.label, 1.5, cpu, 1.5)
         best = found.runs[entry.experiment, entry.label, 0]
         best["test"] = {"cross_entropy": 9.0, "accuracy": 0.1}  # of which the choice knows nothing
     assert budgets.ranking(study, found)[0].endswith("at every budget: pool-mean.")
+    only = {key: run for key, run in found.runs.items() if not key[1].startswith("baseline")}
+    assert "No plain network is among" in budgets.ranking(study, records.Records(only, {}, {}))[0]
+    assert budgets.unevenness(study, found) == pytest.approx(
+        22.5 / 20
+    )  # baseline: 900 seconds for 40 epochs, 200 for 10
     assert "## The best network for a budget" in page("equal-cost", study, found)
     assert "## The best network for a budget" not in page("small-set", SMALL, made_up(LOSSES))
 

@@ -46,12 +46,12 @@ def verdict(best: dict[int, str]) -> str:
     >>> verdict({250: "pool-mean", 500: "pool-mean"})
     'Validation prefers one line of the picture at every budget: pool-mean.'
     >>> verdict({250: "baseline", 500: "pool-mean"})
-    'No line of the picture is preferred at every budget.'
+    'No line of the picture is preferred at every budget: baseline and pool-mean are at one or another.'
     """
     lines = list(dict.fromkeys(best.values()))
     if len(lines) == 1:
         return f"Validation prefers one line of the picture at every budget: {lines[0]}."
-    return "No line of the picture is preferred at every budget."
+    return f"No line of the picture is preferred at every budget: {' and '.join(lines)} are at one or another."
 
 
 def ranking(study: Study, records: Records) -> tuple[str, list[tuple[str, ...]]]:
@@ -61,9 +61,23 @@ def ranking(study: Study, records: Records) -> tuple[str, list[tuple[str, ...]]]
         ("CPU seconds at most", "place", "network", "runs", "CPU s", "validation c.-e.", "test c.-e.")
     ]
     best: dict[int, str] = {}
+    plain = False
     for budget in study.budgets:
         for place, offer in enumerate(offers(study, records, budget)[:3], 1):
             best.setdefault(budget, offer.line)
+            plain = plain or study.labels[split(offer.side)[0]].is_plain
             figures = (f"{offer.seconds:.0f}", f"{offer.valid:.{digits}f}", f"{offer.test:.{digits}f}")
             rows.append((f"{budget:,}", str(place), shown(offer.side), str(offer.runs), *figures))
-    return verdict(best) if best else "No run of these has been made.", rows
+    if not best:
+        return "No run of these has been made.", rows
+    return verdict(best) + ("" if plain else " No plain network is among the best three of any."), rows
+
+
+def unevenness(study: Study, records: Records) -> float:
+    """The dearest epoch against the cheapest of the same network, in the worst case: what the machine adds."""
+    ratios = [1.0]
+    for sides in study.series.values():
+        entries = [study.labels[split(side)[0]] for side in sides]
+        epochs = [run["cpu_seconds"] / e.config(0).epochs for e in entries for run in records.of(e).values()]
+        ratios += [max(epochs) / min(epochs)] if epochs else []
+    return max(ratios)

@@ -3,7 +3,7 @@
 import csv
 import io
 
-from quarterturn_lab.budgets import ranking
+from quarterturn_lab.budgets import ranking, unevenness
 from quarterturn_lab.experiments import EXPERIMENTS, Printed
 from quarterturn_lab.metrics import mean_sd
 from quarterturn_lab.outcomes import UNITS, Gap, absent, gap, past_best, sentence, shown, state
@@ -83,7 +83,10 @@ def page(name: str, study: Study, records: Records) -> str:
 
 def budgets(study: Study, records: Records) -> tuple[str, ...]:
     verdict, rows = ranking(study, records)
-    return "## The best network for a budget", f"{verdict} {BUDGET}", markdown(rows)
+    uneven = (
+        f"An epoch of one network took up to {unevenness(study, records):.1f} times as long in one run as in another."
+    )
+    return "## The best network for a budget", f"{verdict} {BUDGET} {uneven}", markdown(rows)
 
 
 def made(study: Study, records: Records) -> tuple[int, float]:
