@@ -309,9 +309,8 @@ def test_the_best_network_for_a_budget_is_the_one_that_validation_prefers() -> N
     assert budgets.ranking(study, found)[0].endswith("at every budget: pool-mean.")
     only = {key: run for key, run in found.runs.items() if not key[1].startswith("baseline")}
     assert "No plain network is among" in budgets.ranking(study, records.Records(only, {}, {}))[0]
-    assert budgets.unevenness(study, found) == pytest.approx(
-        22.5 / 20
-    )  # baseline: 900 seconds for 40 epochs, 200 for 10
+    # The baseline: 900 seconds for 40 epochs, 200 for 10.
+    assert budgets.unevenness(study, found) == pytest.approx(22.5 / 20)
     assert "## The best network for a budget" in page("equal-cost", study, found)
     assert "## The best network for a budget" not in page("small-set", SMALL, made_up(LOSSES))
 

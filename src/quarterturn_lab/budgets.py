@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from quarterturn_lab.metrics import mean_sd
-from quarterturn_lab.outcomes import UNITS, shown, split, values
+from quarterturn_lab.outcomes import UNITS, position, shown, split, values
 from quarterturn_lab.records import Records
 from quarterturn_lab.study import Study
 
@@ -34,10 +34,8 @@ def _offer(study: Study, records: Records, line: str, side: str) -> Offer | None
     valid, test = (values(study, records, side, part) for part in ("valid", "test"))
     if not valid:
         return None
-    own = records.of(study.labels[split(side)[0]])
-    seconds = [own[seed]["cpu_seconds"] for seed in valid]
-    means = (mean_sd(list(numbers))[0] for numbers in (seconds, valid.values(), test.values()))
-    return Offer(line, side, len(valid), *means)
+    means = (mean_sd(list(numbers.values()))[0] for numbers in (valid, test))
+    return Offer(line, side, len(valid), position(study, records, side), *means)
 
 
 def verdict(best: dict[int, str]) -> str:
@@ -56,18 +54,18 @@ def verdict(best: dict[int, str]) -> str:
 
 def ranking(study: Study, records: Records) -> tuple[str, list[tuple[str, ...]]]:
     """The verdict, and the three best lines of each budget as rows of a table."""
-    digits = UNITS[study.measure][2]
+    name, _, digits = UNITS[study.measure]
     rows: list[tuple[str, ...]] = [
-        ("CPU seconds at most", "place", "network", "runs", "CPU s", "validation c.-e.", "test c.-e.")
+        ("CPU seconds at most", "rank", "network", "runs", "CPU s", f"validation {name}", f"test {name}")
     ]
     best: dict[int, str] = {}
     plain = False
     for budget in study.budgets:
-        for place, offer in enumerate(offers(study, records, budget)[:3], 1):
+        for rank, offer in enumerate(offers(study, records, budget)[:3], 1):
             best.setdefault(budget, offer.line)
             plain = plain or study.labels[split(offer.side)[0]].is_plain
             figures = (f"{offer.seconds:.0f}", f"{offer.valid:.{digits}f}", f"{offer.test:.{digits}f}")
-            rows.append((f"{budget:,}", str(place), shown(offer.side), str(offer.runs), *figures))
+            rows.append((f"{budget:,}", str(rank), shown(offer.side), str(offer.runs), *figures))
     if not best:
         return "No run of these has been made.", rows
     return verdict(best) + ("" if plain else " No plain network is among the best three of any."), rows

@@ -41,6 +41,12 @@ def values(study: Study, records: Records, side: str, part: str = "test") -> dic
     return {seed: value(record, study.measure, turned, part) for seed, record in found.items() if part in record}
 
 
+def position(study: Study, records: Records, side: str) -> float:
+    """Where a side that has been run lies along the picture's axis: the mean over its seeds."""
+    found = records.of(study.labels[split(side)[0]]).values()
+    return mean_sd([record[study.along] for record in found])[0]
+
+
 # --- paired differences -----------------------------------------------------------------------------------------------
 
 

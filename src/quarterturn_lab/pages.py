@@ -7,7 +7,7 @@ from quarterturn_lab.budgets import ranking, unevenness
 from quarterturn_lab.experiments import EXPERIMENTS, Printed
 from quarterturn_lab.metrics import mean_sd
 from quarterturn_lab.outcomes import UNITS, Gap, absent, gap, past_best, sentence, shown, state
-from quarterturn_lab.records import Records
+from quarterturn_lab.records import Record, Records
 from quarterturn_lab.study import Entry, Study
 from quarterturn_lab.tables import plus_minus
 
@@ -89,9 +89,13 @@ def budgets(study: Study, records: Records) -> tuple[str, ...]:
     return "## The best network for a budget", f"{verdict} {BUDGET} {uneven}", markdown(rows)
 
 
+def finished(study: Study, records: Records) -> list[Record]:
+    return [record for entry in study.entries for record in records.of(entry).values()]
+
+
 def made(study: Study, records: Records) -> tuple[int, float]:
     """Finished runs, and their CPU seconds."""
-    found = [record for entry in study.entries for record in records.of(entry).values()]
+    found = finished(study, records)
     return len(found), sum(record["cpu_seconds"] for record in found)
 
 
@@ -216,7 +220,7 @@ def settings(study: Study, records: Records) -> str:
             f"training images: {warps}. Filters start as He has it, over all their inputs, rolled ones included; the "
             f"output layer at {output}. Alike for all rows."
         )
-    every = [record for entry in study.entries for record in records.of(entry).values()]
+    every = finished(study, records)
     for words in dict.fromkeys(
         f"- Ran on {e['platform']}, Python {e['python']}, torch {e['torch']}, {e['processor']}, {e['cores']} cores."
         for e in (record["environment"] for record in every)
@@ -242,7 +246,7 @@ def trained_past(study: Study, records: Records) -> list[str]:
 
 def crowded(study: Study, records: Records) -> list[str]:
     """A warning where runs took much longer than their CPU seconds."""
-    found = [record for entry in study.entries for record in records.of(entry).values()]
+    found = finished(study, records)
     cpu, wall = (sum(record[f"{kind}_seconds"] for record in found) for kind in ("cpu", "wall"))
     if not found or wall < CROWDED * cpu:
         return []

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter
 
 from quarterturn_lab.metrics import mean_sd
-from quarterturn_lab.outcomes import UNITS, split, values
+from quarterturn_lab.outcomes import UNITS, position, split, values
 from quarterturn_lab.plots import COLOURS, STYLE
 from quarterturn_lab.records import Records
 from quarterturn_lab.study import TURNED, Study
@@ -67,9 +67,14 @@ def _lines(study: Study, records: Records) -> Figure:
         for side in sides:
             found = values(study, records, side)
             if found:
-                own = records.of(study.labels[split(side)[0]])
-                along = mean_sd([own[seed][study.along] for seed in found])[0]
-                points.append((along, mean_sd(list(found.values()))[0], min(found.values()), max(found.values())))
+                points.append(
+                    (
+                        position(study, records, side),
+                        mean_sd(list(found.values()))[0],
+                        min(found.values()),
+                        max(found.values()),
+                    )
+                )
         if not points:
             continue
         x, y, low, high = np.array(sorted(points)).T

@@ -13,13 +13,8 @@ from quarterturn_lab.experiments import EXPERIMENTS, settings_of
 from quarterturn_lab.nets import ROWS
 
 TURNED = "@4"  # after a label: the answers to four turns of each test image averaged
-NAMED = {
-    "epochs": "epochs",
-    "train_size": "images",
-    "turn": "degrees",
-    "zoom": "zoom",
-    "shear": "shear",
-}  # options in labels
+# Options that labels name, with their unit.
+NAMED = {"epochs": "epochs", "train_size": "images", "turn": "degrees", "zoom": "zoom", "shear": "shear"}
 MARKS = {"plankton-31": "-all"}  # what labels of an experiment have behind the row
 
 
