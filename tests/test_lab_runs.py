@@ -24,6 +24,7 @@ from quarterturn_lab.evaluation import evaluate
 from quarterturn_lab.nets import ROWS
 from quarterturn_lab.progress import Bars, clock
 from quarterturn_lab.sweep import sweep
+from quarterturn_lab.tables import lines_of, shown
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +70,16 @@ def test_the_ways_to_rotate_give_the_same_run_up_to_rounding(tmp_path: Path) -> 
     filters = runs.run(tiny("roll-all-quarter", rotate="filters", net={"dropout": 0.2}), tmp_path / "filters")
     assert losses(tmp_path / "maps") == pytest.approx(losses(tmp_path / "filters"), rel=1e-4)
     assert maps["parameters"] == filters["parameters"]
+
+
+def test_turns_are_scored_where_they_are_wanted(tmp_path: Path) -> None:
+    result = runs.run(tiny(epochs=1, score_turns=False), tmp_path / "once")
+    assert "test" in result
+    assert "test_4_turns" not in result
+    [line] = lines_of(tmp_path, "synthetic")
+    assert line.turned is None
+    assert "4 turns averaged" not in shown([line])[0]
+    assert "test_4_turns" in runs.run(tiny(epochs=1), tmp_path / "both")
 
 
 def test_a_run_directory_has_everything(tmp_path: Path) -> None:

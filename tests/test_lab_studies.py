@@ -122,6 +122,20 @@ def test_networks_for_digits_are_invariant_and_the_search_sees_no_test_image() -
     assert "test" not in outcomes.sentence(study, records.Records({}, {}, {}), study.takeaways[0])
 
 
+def test_the_digit_network_that_is_tested_is_the_one_that_validation_prefers() -> None:
+    search, final = STUDIES["mnist-search"], STUDIES["rotated-mnist"]
+    tried = records.load(RESULTS / "records", ["mnist-rot-choice"])
+    scores = {e.label: outcomes.values(search, tried, e.label)[0] for e in search.entries}  # "test": those held out
+    assert min(scores, key=scores.__getitem__) == studies.CHOSEN
+    assert sorted(scores.values())[1] > scores[studies.CHOSEN]  # no tie to be broken
+    chosen, tested = search.labels[studies.CHOSEN].config(0), final.labels[studies.CHOSEN].config(0)
+    assert (chosen.factory, chosen.augment, chosen.lr) == (tested.factory, tested.augment, tested.lr)
+    spent = [run["cpu_seconds"] for run in tried.runs.values()]
+    best = records.load(RESULTS / "records", ["mnist-rot-best"])
+    assert set(best.runs) <= {("mnist-rot-best", studies.CHOSEN, 0)}
+    assert sum(spent) + sum(run["cpu_seconds"] for run in best.runs.values()) < 6 * 3600  # three hours of two cores
+
+
 # --- name lists -------------------------------------------------------------------------------------------------------
 
 
@@ -265,6 +279,16 @@ def test_sentences_follow_from_the_figures() -> None:
     assert "is 0.100 lower than that of `baseline` (one seed)" in outcomes.sentence(SMALL, single, pool)
     assert outcomes.sentence(SMALL, single, pool).endswith("One seed decides nothing.")
     assert outcomes.sentence(SMALL, made_up({}), pool).count("has not been measured") == 2
+
+
+def test_turns_that_were_not_scored_leave_a_gap() -> None:
+    found = made_up({"baseline": [2.0], "pool-mean": [1.9]})
+    turned = found.runs["plankton-small", "pool-mean", 0].pop("test_4_turns")
+    text = page("small-set", SMALL, found)
+    assert "| pool-mean | 1 of 5 | 1,000 | 2.0 | 1.900 | 1.900 | 50.0 | - | - | 400 |" in text
+    assert ",0.5,,\n" in as_csv(SMALL, found)
+    found.runs["plankton-small", "pool-mean", 0]["test_4_turns"] = turned
+    assert "| 1.900 | 1.900 | 50.0 | 1.900 | 50.0 | 400 |" in page("small-set", SMALL, found)
 
 
 def test_the_strongest_plain_network_is_chosen_by_validation() -> None:

@@ -10,7 +10,7 @@ from quarterturn_lab.nets import Net
 Precision = Literal["fp32", "bf16", "fp16"]
 
 # What may differ between two sittings of one run: it says where and how to run, not what comes out.
-FREE = frozenset({"data", "device", "checkpoint_seconds", "tensorboard"})
+FREE = frozenset({"data", "device", "checkpoint_seconds", "tensorboard", "score_turns"})
 
 
 class Augment(BaseModel):
@@ -65,6 +65,7 @@ class Config(BaseModel):
 
     eval_points: int = Field(10, ge=1)  # how often validation, or else test, is scored on the way: for the curves
     eval_train: int = Field(4000, ge=1)  # how many training images the final training loss is measured on
+    score_turns: bool = True  # in the end, score the mean answer to four turns of each image as well
 
     device: str = "auto"
     checkpoint_seconds: float = Field(20.0, ge=0)

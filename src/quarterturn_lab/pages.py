@@ -135,6 +135,8 @@ def cells(study: Study, records: Records, entry: Entry) -> tuple[str, ...]:
         return (entry.label, state(records, entry), *(NOTHING,) * (len(COLUMNS) - 3), last)
 
     def figures(part: str, key: str, digits: int) -> str:
+        if not all(part in record for record in found):
+            return NOTHING
         numbers = [record[part][key] for record in found]
         return plus_minus(mean_sd([100 * (1 - n) for n in numbers] if key == "accuracy" else numbers), digits)
 

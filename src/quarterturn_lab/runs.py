@@ -26,7 +26,7 @@ from quarterturn_lab import facts, loop, machine
 from quarterturn_lab.build import build, initialise
 from quarterturn_lab.config import Config, difference, read
 from quarterturn_lab.data import load, settings_of
-from quarterturn_lab.data.dataset import Data
+from quarterturn_lab.data.dataset import Data, Indices
 from quarterturn_lab.data.scaling import scaling_of
 from quarterturn_lab.errors import ConfigError, RunError
 from quarterturn_lab.evaluation import evaluate
@@ -159,10 +159,9 @@ def _finish(
         "batch_pathways": config.batch_images * config.net.pathways,
         "presentations": presented,
         "task": data.task,
-        "test": evaluate(config, net, data, data.test, device),
-        "test_4_turns": evaluate(config, net, data, data.test, device, QUARTERS),
+        **_scores("test", config, net, data, data.test, device),
         "train": evaluate(config, net, data, some, device),
-        **_validation(config, net, data, device),
+        **(_scores("valid", config, net, data, data.valid, device) if len(data.valid) else {}),
         "cpu_seconds": round(state.seconds["cpu"], 2),
         "wall_seconds": round(wall, 2),
         "images_per_second": round(presented / wall, 1) if wall else None,
@@ -175,13 +174,13 @@ def _finish(
     return result
 
 
-def _validation(config: Config, net: nn.Module, data: Data, device: torch.device) -> dict[str, Any]:
-    if not len(data.valid):
-        return {}
-    return {
-        "valid": evaluate(config, net, data, data.valid, device),
-        "valid_4_turns": evaluate(config, net, data, data.valid, device, QUARTERS),
-    }
+def _scores(
+    part: str, config: Config, net: nn.Module, data: Data, indices: Indices, device: torch.device
+) -> dict[str, Any]:
+    found = {part: evaluate(config, net, data, indices, device)}
+    if config.score_turns:
+        found[f"{part}_4_turns"] = evaluate(config, net, data, indices, device, QUARTERS)
+    return found
 
 
 def facts_of(config: Config, data: Data) -> facts.Facts:

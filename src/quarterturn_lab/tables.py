@@ -25,7 +25,7 @@ class Line:
     task: str
     test: tuple[float, float | None]
     second: tuple[float, float | None] | None
-    turned: tuple[float, float | None]  # with the answers to four turns of the image averaged
+    turned: tuple[float, float | None] | None  # with the answers to four turns of the image averaged
     train: tuple[float, float | None]
     cpu: tuple[float, float | None]
     paper: Printed | None
@@ -75,7 +75,7 @@ def _line(label: str, own: Summaries, baseline: Summaries, experiment: str) -> L
         task=EXPERIMENTS[experiment].task,
         test=over_seeds("test", task.score),
         second=over_seeds("test", task.second) if task.second else None,
-        turned=over_seeds("test_4_turns", task.score),
+        turned=over_seeds("test_4_turns", task.score) if all("test_4_turns" in summary for summary in own) else None,
         train=over_seeds("train", task.score),
         cpu=over_seeds("cpu_seconds"),
         paper=_printed(own[0], experiment),
