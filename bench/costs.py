@@ -3,20 +3,24 @@
     python bench/costs.py [--repeats 7] [--only baseline pool-mean ...]
     python bench/costs.py --draw
 
-The small plankton networks at 31 x 31, the seven layers of rotated MNIST at 28 x 28 and the paper's own plankton
-networks at 95 x 95: turning maps, turning filters through torch's convolutions, through the Fourier kernel, and as
-ONNX files in onnxruntime. CPU seconds of one thread, interleaved, medians, as ratios to the first network of each set;
-"CPU s" is what a step took here. "peak" is the most memory that it took beyond what the process had before, each in a
-process of its own. Wants an idle machine. `--draw` makes the picture of docs/results/costs.md from the last figures.
+The small plankton networks at 31 x 31, those of rotated MNIST at 28 x 28 and the paper's own plankton networks at
+95 x 95: turning maps, turning filters through torch's convolutions, through the Fourier kernel, and as ONNX files in
+onnxruntime. CPU seconds of one thread, interleaved, medians, as ratios to the network "against": the plain one of the
+same widths between layers, or for plain ones the first of the set. "CPU s" is what a step took here. "peak" is the most
+memory that it took beyond what the process had before, each in a process of its own. Wants an idle machine. `--draw`
+makes the picture of docs/results/costs.md from the last figures.
 """
 
 import argparse
 import csv
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -33,41 +37,110 @@ from quarterturn_lab.config import Config
 from quarterturn_lab.experiments import POOLING
 from quarterturn_lab.plots import COLOURS, STYLE
 from quarterturn_lab.runs import net_for
-from quarterturn_lab.studies import MAIN, STUDIES
-from quarterturn_lab.study import entries
+from quarterturn_lab.sevenlayers import seven_plain
+from quarterturn_lab.studies import STUDIES
+from quarterturn_lab.study import Entry
 
-ROWS = (*MAIN, "roll-all-half", "roll-all-quarter-dihedral", "roll-all-eighth-dihedral", "baseline-wide")
-PAPER = ("baseline", "baseline-half", *POOLING, "roll-all-quarter", "roll-dense-half")
+
+@dataclass(frozen=True)
+class Contender:
+    """A network; `against` is the label of the plain one that it is measured against."""
+
+    label: str
+    config: Config
+    against: str
+
+    @property
+    def is_plain(self) -> bool:
+        return self.config.net.group is None and (self.config.factory or "plain").endswith("plain")
+
+
+def of_row(experiment: str, row: str, widen: int | None = None) -> Contender:
+    """A row of the lab. A rolled one has `order / divide` times the widths of the baseline, others have the same."""
+    config = Entry(experiment, row, 1).config(0)
+    net = replace(config.net, widen=widen or config.net.widen)
+    times = qt.named(net.group).order // net.divide if net.group and net.roll == "all" else 1
+    label = f"{row}, {widen} times the widths" if widen else row
+    against = {1: "baseline", 2: "baseline-wide", 4: "baseline, 4 times the widths"}[times]
+    return Contender(label, config.model_copy(update={"net": net}), against)
+
+
+def of_factory(name: str, against: str) -> Contender:
+    config = Entry("mnist-rot-best", "baseline", 1, {"factory": name}).config(0)
+    return Contender(name.rpartition(":")[2], config, against)
+
+
+def seven_40_plain(channels: int, side: int, outputs: int) -> nn.Module:
+    """As wide as `seven_c4`: 10 filters in 4 orientations."""
+    return seven_plain(channels, side, outputs, 40)
+
+
+def seven_56_plain(channels: int, side: int, outputs: int) -> nn.Module:
+    """As wide as `seven_d4`: 7 filters in 8 orientations."""
+    return seven_plain(channels, side, outputs, 56)
+
+
+def staged_plain(channels: int, side: int, outputs: int) -> nn.Module:
+    """As wide as `staged_8_fives`: 8, 16, 32 and in the end 64 filters in 4 orientations."""
+    layers: list[nn.Module] = []
+    for before, width in ((channels, 32), (32, 64), (64, 128)):
+        layers += [nn.MaxPool2d(2)] if layers else []
+        for inputs in (before, width):
+            layers += [nn.Conv2d(inputs, width, 5, padding=2), nn.BatchNorm2d(width), nn.ReLU()]
+    layers += [nn.Conv2d(128, 256, side // 4), nn.BatchNorm2d(256), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Dropout(0.3), nn.Linear(256, outputs))
+
+
+SMALL, SEVEN = "plankton, 31 x 31", "rotated MNIST, 28 x 28"
+CHOSEN, PAPER = "rotated MNIST, the network that was chosen", "the paper's plankton, 95 x 95"
 SETS = {
-    "plankton, 31 x 31": [STUDIES["small-set"].labels[row] for row in ROWS],
-    "rotated MNIST, 28 x 28": list(STUDIES["rotated-mnist"].entries),
-    "the paper's plankton, 95 x 95": list(entries("plankton", 1, PAPER)),
+    SMALL: [
+        *(of_row("plankton-small", entry.row) for entry in STUDIES["small-set"].entries if not entry.options),
+        of_row("plankton-small", "roll-all-half-dihedral"),
+        of_row("plankton-small", "baseline", widen=4),
+    ],
+    SEVEN: [
+        of_factory("quarterturn_lab.sevenlayers:seven_plain", "seven_plain"),
+        of_factory("costs:seven_40_plain", "seven_plain"),
+        of_factory("quarterturn_lab.sevenlayers:seven_c4", "seven_40_plain"),
+        of_factory("costs:seven_56_plain", "seven_plain"),
+        of_factory("quarterturn_lab.sevenlayers:seven_d4", "seven_56_plain"),
+    ],
+    CHOSEN: [
+        of_factory("costs:staged_plain", "staged_plain"),
+        of_factory("quarterturn_lab.digits:staged_8_fives", "staged_plain"),  # of which four angles are asked for
+    ],
+    PAPER: [
+        of_row("plankton", row)
+        for row in ("baseline", "baseline-half", *POOLING, "roll-all-quarter", "roll-dense-half")
+    ],
 }
-OUTPUTS = {"plankton, 31 x 31": 121, "rotated MNIST, 28 x 28": 10, "the paper's plankton, 95 x 95": 121}
-BATCHES = {"plankton, 31 x 31": 32, "rotated MNIST, 28 x 28": 32, "the paper's plankton, 95 x 95": 8}
+OUTPUTS = {SMALL: 121, SEVEN: 10, CHOSEN: 10, PAPER: 121}
+BATCHES = {SMALL: 32, SEVEN: 32, CHOSEN: 32, PAPER: 8}
 PICTURE = Path(__file__).parents[1] / "docs" / "results" / "costs.png"
 WAYS = ("maps", "filters", "kernel")
 
 
-def networks(name: str, only: list[str]) -> dict[str, nn.Module]:
-    """ "row, way" -> the network; ways that would be the same network run in the same way are left out."""
-    found: dict[str, nn.Module] = {}
-    for entry in SETS[name]:
-        if only and entry.label not in only:
+def networks(name: str, only: list[str]) -> dict[str, tuple[nn.Module, str]]:
+    """ "row, way" -> the network, and the same of what it is against; ways that would be the same are left out."""
+    found: dict[str, tuple[nn.Module, str]] = {}
+    wanted = {SETS[name][0].label, *only, *(each.against for each in SETS[name] if each.label in only)}
+    for contender in SETS[name]:
+        if only and contender.label not in wanted:
             continue
-        config = entry.config(0)
         for way in WAYS:
-            net = made(config, way, OUTPUTS[name])
+            net = made(contender.config, way, OUTPUTS[name])
             rolled = [layer for layer in net.modules() if isinstance(layer, qt.RollConv)]
-            if config.factory and (way == "maps" if rolled else way != "maps"):
+            if way != "maps" and (
+                contender.is_plain or contender.config.row in POOLING[1:]
+            ):  # the mean speaks for them
                 continue
-            if not config.factory and config.net.group is None and way != "maps":
-                continue
-            if entry.row in POOLING[1:] and way != "maps":  # other functions than the mean, for the same cost
+            if way == "maps" and contender.config.factory and not contender.is_plain:  # made to turn filters
                 continue
             if way == "kernel" and not any(layer.through_kernel for layer in rolled):
                 continue
-            found[f"{entry.label}, {way}"] = net
+            label = contender.label if contender.is_plain else f"{contender.label}, {way}"
+            found[label] = net, contender.against
     return found
 
 
@@ -82,7 +155,7 @@ def made(config: Config, way: str, outputs: int) -> nn.Module:
 
 def inputs(name: str) -> Tensor:
     torch.manual_seed(0)
-    config = SETS[name][0].config(0)
+    config = SETS[name][0].config
     return torch.randn(BATCHES[name], config.net.channels, config.net.side, config.net.side)
 
 
@@ -109,7 +182,8 @@ def peak(name: str, label: str, kind: str) -> int:
 
 
 def print_peak(name: str, label: str, kind: str) -> None:
-    net, x = networks(name, [label.rpartition(", ")[0]])[label], inputs(name)
+    own = max((each.label for each in SETS[name] if label.startswith(each.label)), key=len)
+    (net, _), x = networks(name, [own])[label], inputs(name)
     run = step(net, x) if kind == "step" else inference(net, x)
     before = _memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the highest mark is now the present one
@@ -118,26 +192,30 @@ def print_peak(name: str, label: str, kind: str) -> None:
 
 
 def costs(name: str, repeats: int, only: list[str]) -> list[dict[str, object]]:
-    nets, x = networks(name, only), inputs(name)
+    found, x = networks(name, only), inputs(name)
+    nets = {label: net for label, (net, _) in found.items()}
     onnx = {label: in_onnxruntime(net, x) for label, net in nets.items()}
-    training = medians({label: step(net.train(), x) for label, net in nets.items()}, repeats, time.process_time)
-    answers = medians({label: inference(net, x) for label, net in nets.items()}, repeats, time.process_time)
-    exported = medians(onnx, repeats, time.process_time)
-    first = next(iter(nets))
+    seconds = {
+        "step": medians({label: step(net.train(), x) for label, net in nets.items()}, repeats, time.process_time),
+        "inference": medians({label: inference(net, x) for label, net in nets.items()}, repeats, time.process_time),
+        "onnxruntime": medians(onnx, repeats, time.process_time),
+    }
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        kinds = [(label, kind) for label in nets for kind in ("step", "inference")]
+        peaks = dict(zip(kinds, pool.map(lambda each: peak(name, *each), kinds), strict=True))
     return [
         {
             "set": name,
             "network": label,
             "parameters": sum(p.numel() for p in net.parameters()),
             "batch": BATCHES[name],
-            "CPU s": round(training[label], 3),
-            "step": round(training[label] / training[first], 2),
-            "inference": round(answers[label] / answers[first], 2),
-            "onnxruntime": round(exported[label] / exported[first], 2),
-            "step peak MiB": peak(name, label, "step"),
-            "inference peak MiB": peak(name, label, "inference"),
+            "CPU s": round(seconds["step"][label], 3),
+            "against": against,
+            **{kind: round(times[label] / times[against], 2) for kind, times in seconds.items()},
+            "step peak MiB": peaks[label, "step"],
+            "inference peak MiB": peaks[label, "inference"],
         }
-        for label, net in nets.items()
+        for label, (net, against) in found.items()
     ]
 
 
@@ -159,7 +237,7 @@ def draw() -> None:
             axes.set(yticks=range(len(found)), yticklabels=[row["network"] for row in found], title=name)
             axes.set_ylim(len(found) - 0.4, -0.6)
         panels[0].legend(frameon=False, loc="lower right")
-        panels[-1].set(xlabel="CPU time, relative to the first network of each set")
+        panels[-1].set(xlabel="CPU time, relative to the plain network of the same widths")
         figure.tight_layout()
         figure.savefig(PICTURE, dpi=110, metadata={"Software": None}, bbox_inches="tight")
     print(f"-> {PICTURE}")
@@ -180,7 +258,7 @@ def main() -> None:
         rows = [
             row
             for name, members in SETS.items()
-            if not options.only or any(entry.label in options.only for entry in members)
+            if not options.only or any(contender.label in options.only for contender in members)
             for row in costs(name, options.repeats if BATCHES[name] > 8 else 3, options.only)
         ]
         write("costs", rows)
