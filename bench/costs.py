@@ -118,30 +118,34 @@ SETS = {
 OUTPUTS = {SMALL: 121, SEVEN: 10, CHOSEN: 10, PAPER: 121}
 BATCHES = {SMALL: 32, SEVEN: 32, CHOSEN: 32, PAPER: 8}
 PICTURE = Path(__file__).parents[1] / "docs" / "results" / "costs.png"
-WAYS = ("maps", "filters", "kernel")
 
 
 def networks(name: str, only: list[str]) -> dict[str, tuple[nn.Module, str]]:
-    """ "row, way" -> the network, and the same of what it is against; ways that would be the same are left out."""
-    found: dict[str, tuple[nn.Module, str]] = {}
+    """The label of each network -> itself, and the label of what it is against."""
     wanted = {SETS[name][0].label, *only, *(each.against for each in SETS[name] if each.label in only)}
-    for contender in SETS[name]:
-        if only and contender.label not in wanted:
-            continue
-        for way in WAYS:
-            net = made(contender.config, way, OUTPUTS[name])
-            rolled = [layer for layer in net.modules() if isinstance(layer, qt.RollConv)]
-            if way != "maps" and (
-                contender.is_plain or contender.config.row in POOLING[1:]
-            ):  # the mean speaks for them
-                continue
-            if way == "maps" and contender.config.factory and not contender.is_plain:  # made to turn filters
-                continue
-            if way == "kernel" and not any(layer.through_kernel for layer in rolled):
-                continue
-            label = contender.label if contender.is_plain else f"{contender.label}, {way}"
-            found[label] = net, contender.against
-    return found
+    return {
+        label: (net, contender.against)
+        for contender in SETS[name]
+        if not only or contender.label in wanted
+        for label, net in in_its_ways(contender, OUTPUTS[name]).items()
+    }
+
+
+def in_its_ways(contender: Contender, outputs: int) -> dict[str, nn.Module]:
+    """ "label, way" -> the network; ways that would be the same network run in the same way are left out."""
+    config = contender.config
+    if contender.is_plain:
+        return {contender.label: made(config, "maps", outputs)}
+    chosen = ["maps", "filters", "kernel"]
+    if config.row in POOLING[1:]:  # other functions than the mean, for the same cost
+        chosen = ["maps"]
+    if config.factory:  # made to turn filters
+        chosen.remove("maps")
+    found = {way: made(config, way, outputs) for way in chosen}
+    layers = found["kernel"].modules() if "kernel" in found else ()
+    if not any(layer.through_kernel for layer in layers if isinstance(layer, qt.RollConv)):
+        found.pop("kernel", None)
+    return {f"{contender.label}, {way}": net for way, net in found.items()}
 
 
 def made(config: Config, way: str, outputs: int) -> nn.Module:
@@ -182,8 +186,8 @@ def peak(name: str, label: str, kind: str) -> int:
 
 
 def print_peak(name: str, label: str, kind: str) -> None:
-    own = max((each.label for each in SETS[name] if label.startswith(each.label)), key=len)
-    (net, _), x = networks(name, [own])[label], inputs(name)
+    own = max((each for each in SETS[name] if label.startswith(each.label)), key=lambda each: len(each.label))
+    net, x = in_its_ways(own, OUTPUTS[name])[label], inputs(name)
     run = step(net, x) if kind == "step" else inference(net, x)
     before = _memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the highest mark is now the present one
