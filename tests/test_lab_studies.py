@@ -283,10 +283,14 @@ def test_sentences_follow_from_the_figures() -> None:
 
 def test_turns_that_were_not_scored_leave_a_gap() -> None:
     found = made_up({"baseline": [2.0], "pool-mean": [1.9]})
+    whole = picture(SMALL, found)
     turned = found.runs["plankton-small", "pool-mean", 0].pop("test_4_turns")
     text = page("small-set", SMALL, found)
     assert "| pool-mean | 1 of 5 | 1,000 | 2.0 | 1.900 | 1.900 | 50.0 | - | - | 400 |" in text
     assert ",0.5,,\n" in as_csv(SMALL, found)
+    assert outcomes.values(SMALL, found, "pool-mean@4") == {}
+    assert outcomes.values(SMALL, found, "baseline@4") == {0: 2.0}
+    assert picture(SMALL, found) == whole  # where averaging changes nothing, its dot is not drawn either
     found.runs["plankton-small", "pool-mean", 0]["test_4_turns"] = turned
     assert "| 1.900 | 1.900 | 50.0 | 1.900 | 50.0 | 400 |" in page("small-set", SMALL, found)
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from quarterturn_lab.metrics import mean_sd, paired_interval, paired_t_test, sign_flip_test
-from quarterturn_lab.records import Record, Records
+from quarterturn_lab.records import Records
 from quarterturn_lab.study import TURNED, Entry, Question, Study, Takeaway
 
 Verdict = Literal["better", "worse", "open", "one seed", "not run"]
@@ -28,17 +28,17 @@ def shown(side: str) -> str:
     return f"`{label}`" + (" with 4 turns averaged" if turned else "")
 
 
-def value(record: Record, measure: str, turned: bool = False, part: str = "test") -> float:
-    """Cross-entropy, or the error in percent: lower is better."""
-    scores: dict[str, Any] = record[f"{part}_4_turns" if turned else part]
-    return float(scores["cross_entropy"] if measure == "cross_entropy" else 100 * (1 - scores["accuracy"]))
-
-
 def values(study: Study, records: Records, side: str, part: str = "test") -> dict[int, float]:
-    """The figure of each seed that has been run, and has that part."""
+    """The study's measure for each seed that has been run and scored so: lower is better."""
     label, turned = split(side)
+    scored = f"{part}_4_turns" if turned else part
     found = records.of(study.labels[label])
-    return {seed: value(record, study.measure, turned, part) for seed, record in found.items() if part in record}
+    return {seed: value(record[scored], study.measure) for seed, record in found.items() if scored in record}
+
+
+def value(scores: dict[str, Any], measure: str) -> float:
+    """Cross-entropy, or the error in percent."""
+    return float(scores["cross_entropy"] if measure == "cross_entropy" else 100 * (1 - scores["accuracy"]))
 
 
 def position(study: Study, records: Records, side: str) -> float:

@@ -44,8 +44,8 @@ def _dots(study: Study, records: Records) -> Figure:
         plainly = values(study, records, entry.label)
         for side, filled in ((entry.label, True), (f"{entry.label}{TURNED}", False)):
             found = list(values(study, records, side).values())
-            if not filled and np.allclose(found, list(plainly.values()), atol=1e-3):
-                continue  # invariant: averaging changes nothing
+            if not filled and (not found or np.allclose(found, list(plainly.values()), atol=1e-3)):
+                continue  # not scored, or invariant: averaging changes nothing
             axes.scatter(
                 found, [place] * len(found), s=26, facecolors=colour if filled else "white", edgecolors=colour, zorder=3
             )
