@@ -121,7 +121,10 @@ def cpu_ratio(study: Study, records: Records, one: str, other: str) -> float | N
 
 def sentence(study: Study, records: Records, takeaway: Takeaway) -> str:
     """What a practitioner should take from the figures, as they are."""
-    name = f"{study.judged} {UNITS[study.measure][0]}"
+    measure, _, digits = UNITS[study.measure]
+    own = list(values(study, records, takeaway.who).values())
+    figure = f" ({mean_sd(own)[0]:.{digits}f}{' %' if study.measure == 'error' else ''})" if own else ""
+    name = f"{study.judged} {measure}{figure}"
     rivals = list(takeaway.others)
     strongest = strongest_plain(study, records, takeaway.who)
     parts = [said(study, gap(study, records, Question(takeaway.who, side, "")), shown(side)) for side in rivals]
