@@ -309,6 +309,13 @@ def test_the_strongest_plain_network_is_chosen_by_validation() -> None:
     assert outcomes.strongest_plain(SMALL, made_up({}), "pool-mean") is None
 
 
+@pytest.mark.parametrize(("count", "chosen"), [(2, "baseline"), (3, "baseline-wide")])
+def test_a_control_of_three_seeds_is_preferred_to_one_of_five_where_it_is_better(count: int, chosen: str) -> None:
+    # Over the seeds that both have: the baseline's last two are the best of all.
+    losses = {"pool-mean": [1.5] * 5, "baseline": [2.0, 2.0, 2.0, 0.1, 0.1], "baseline-wide": [1.9] * count}
+    assert outcomes.strongest_plain(SMALL, made_up(losses), "pool-mean") == chosen
+
+
 def test_the_best_network_for_a_budget_is_the_one_that_validation_prefers() -> None:
     study = STUDIES["equal-cost"]
     found = records.Records({}, {}, {})

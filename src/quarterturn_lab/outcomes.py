@@ -11,6 +11,7 @@ Verdict = Literal["better", "worse", "open", "one seed", "not run"]
 UNITS = {"cross_entropy": ("cross-entropy", "", 3), "error": ("error", " points", 2)}  # name, unit, digits
 
 OTHER: dict[str, Literal["cross_entropy", "error"]] = {"cross_entropy": "error", "error": "cross_entropy"}
+ENOUGH = 3  # seeds: with fewer, a control is not preferred to others that have them
 PAST = 1.1  # times its lowest validation cross-entropy: trained past its best probabilities
 
 
@@ -91,7 +92,8 @@ def gap(study: Study, records: Records, question: Question) -> Gap:
 def strongest_plain(study: Study, records: Records, who: str) -> str | None:
     """The plain network, with or without turns averaged, that has the best validation score over the seeds of `who`.
 
-    Only those trained on as many images, and with as many seeds in common as any of them has.
+    Only those trained on as many images, and with three seeds in common or as many as any of them has; of all these
+    the scores of the seeds that they share.
     """
     own = records.of(study.labels[split(who)[0]])
     found: dict[str, dict[int, float]] = {}
@@ -102,9 +104,12 @@ def strongest_plain(study: Study, records: Records, who: str) -> str | None:
             for side in (entry.label, f"{entry.label}{TURNED}"):
                 scores = values(study, records, side, "valid")
                 found[side] = {seed: scores[seed] for seed in shared}
-    most = max((len(scores) for scores in found.values()), default=0)
-    means = {side: mean_sd(list(scores.values()))[0] for side, scores in found.items() if len(scores) == most}
-    return min(means, key=means.__getitem__) if means else None
+    enough = min(ENOUGH, max((len(scores) for scores in found.values()), default=0))
+    ranked = {side: scores for side, scores in found.items() if len(scores) >= enough}
+    if not ranked:
+        return None
+    seeds = set.intersection(*(set(scores) for scores in ranked.values()))
+    return min(ranked, key=lambda side: mean_sd([ranked[side][seed] for seed in sorted(seeds)])[0])
 
 
 def cpu_ratio(study: Study, records: Records, one: str, other: str) -> float | None:
