@@ -227,7 +227,7 @@ def draw() -> None:
     """Bars of steps and inference, a panel for each set."""
     with newest("costs").open() as file:
         rows = list(csv.DictReader(file))
-    sets = {name: [row for row in rows if row["set"] == name] for name in SETS}
+    sets = {name: found for name in SETS if (found := [row for row in rows if row["set"] == name])}
     with plt.rc_context(STYLE):
         figure, panels = plt.subplots(
             len(sets), figsize=(7.5, 0.24 * len(rows) + 1.5), height_ratios=[len(found) for found in sets.values()]

@@ -260,7 +260,8 @@ def test_sentences_follow_from_the_figures() -> None:
     pool, roll = SMALL.takeaways
     found = made_up(LOSSES, {"baseline-linear": [1.80, 1.82, 1.79]})
     text = outcomes.sentence(SMALL, found, pool)
-    assert "test cross-entropy (1.700) is 0.300 lower than that of `baseline` (95 % interval 0.275 to 0.325" in text
+    assert "test cross-entropy (1.700) is 0.300 lower than that of `baseline`" in text
+    assert "is 0.300 lower than that of `baseline` (95 % interval 0.275 to 0.325, 3 seeds)" in text
     assert "lower than that of `baseline-linear` with 4 turns averaged, the plain network" in text
     assert "for 4.0 times the CPU seconds of `baseline`" in text
     assert "; test error is not told apart from that of the latter (+0.00" in text
