@@ -64,7 +64,7 @@ def test_the_small_set_has_the_papers_rows_and_the_controls() -> None:
     assert {"stack", "flip-rotate-pool", "pool-mean-dihedral", "baseline-linear", "baseline-half-linear"} <= rows
     assert {"baseline-160epochs", "baseline-linear-160epochs", "baseline-wide"} <= set(SMALL.labels)
     assert {entry.seeds for entry in SMALL.entries if entry.row in studies.MAIN and not entry.options} == {5}
-    assert [len(SMALL.runs(seeds)) for seeds in (1, 3, None)] == [23, 69, 83]
+    assert [len(SMALL.runs(seeds)) for seeds in (1, 3, None)] == [25, 75, 89]
     assert [(e.label, seed) for e, seed in SMALL.runs(1, ["pool-mean"])] == [("pool-mean", 0)]
     with pytest.raises(qt.QuarterturnError, match="did you mean 'pool-mean'"):
         SMALL.runs(1, ["pool-meen"])
@@ -386,11 +386,13 @@ def test_the_page_has_what_disappoints_fails_or_is_missing() -> None:
     assert "| pool-rms | 0 of 3 | - |" in text
     assert "- `stack`: seed 0 failed: training diverges; seeds 1, 2 not run" in text
     assert "- `pool-mean`: seeds 3, 4 not run" in text
-    assert "16 of 83 runs" in text
+    assert "16 of 89 runs" in text
     row = next(line for line in text.splitlines() if line.startswith("| `roll-all-quarter` | `baseline-half` |"))
     assert "| 3 | +0.097 | +0.059 to +0.135 |" in row
     assert "| worse |" in row
     assert "| `roll-dense-half` | `pool-mean` | 0 | - | - | - | - | not run |" in text
+    assert "The comparisons were chosen before the runs, but for those asked later, and" in text
+    assert text.count("| asked later: ") == len(studies.LATER)
     assert text.index("## How to reproduce it") < text.index("## What it does not show")
     assert "quarterturn study small-set --data DIR" in text
     assert as_csv(SMALL, found).count("\n") == 17

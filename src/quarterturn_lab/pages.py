@@ -64,7 +64,7 @@ def page(name: str, study: Study, records: Records) -> str:
         NOTE + (f" {PAPER}" if any(printed(entry) for entry in study.entries) else ""),
         "## Paired comparisons",
         comparisons(study, records),
-        PAIRED.format(when="before the runs" if study.judged == "test" else "as the search went on"),
+        PAIRED.format(when=when(study)),
     ]
     lines = absent(study, records)
     if lines:
@@ -166,6 +166,13 @@ def comparisons(study: Study, records: Records) -> str:
     return markdown([header, *(_compared(study, found) for found in gaps)])
 
 
+def when(study: Study) -> str:
+    """When the comparisons of a study were chosen."""
+    if study.judged == "validation":
+        return "as the search went on"
+    return "before the runs" + (", but for those asked later" if any(q.later for q in study.questions) else "")
+
+
 def _compared(study: Study, found: Gap) -> tuple[str, ...]:
     digits = UNITS[study.measure][2]
     interval = found.interval
@@ -177,7 +184,7 @@ def _compared(study: Study, found: Gap) -> tuple[str, ...]:
         f"{interval[0]:+.{digits}f} to {interval[1]:+.{digits}f}" if interval else NOTHING,
         *(NOTHING if p is None else f"{p:.2g}" for p in found.p_values),
         {"open": "not told apart"}.get(found.verdict, found.verdict),
-        found.question.why,
+        ("asked later: " if found.question.later else "") + found.question.why,
     )
 
 

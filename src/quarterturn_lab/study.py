@@ -61,6 +61,7 @@ class Question:
     one: str
     other: str
     why: str
+    later: bool = False  # asked when other runs of the study had been seen
 
 
 @dataclass(frozen=True)
