@@ -224,14 +224,20 @@ def costs(name: str, repeats: int, only: list[str]) -> list[dict[str, object]]:
 
 
 def draw() -> None:
-    """Bars of steps and inference, a panel for each set."""
+    """Bars of steps and inference, a panel for each set; the plain networks are the line at 1."""
     with newest("costs").open() as file:
         rows = list(csv.DictReader(file))
+    plain = {contender.label for members in SETS.values() for contender in members if contender.is_plain}
+    rows = [row for row in rows if row["network"] not in plain]
     sets = {name: found for name in SETS if (found := [row for row in rows if row["set"] == name])}
     with plt.rc_context(STYLE):
-        figure, panels = plt.subplots(
-            len(sets), figsize=(7.5, 0.24 * len(rows) + 1.5), height_ratios=[len(found) for found in sets.values()]
+        figure, grid = plt.subplots(
+            len(sets),
+            figsize=(7.5, 0.24 * len(rows) + 1.5),
+            height_ratios=[len(found) for found in sets.values()],
+            squeeze=False,
         )
+        panels = grid[:, 0]
         for axes, (name, found) in zip(panels, sets.items(), strict=True):
             for place, row in enumerate(found):
                 for shift, what, colour in ((-0.2, "step", COLOURS[0]), (0.2, "inference", COLOURS[1])):
