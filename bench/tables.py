@@ -1,6 +1,8 @@
 """Put the tables of bench/results/ into the documents, between `<!-- table: NAME -->` and `<!-- end -->`.
 
-python bench/tables.py
+    python bench/tables.py
+
+Where there are records of several machines, NAME goes on with the machine's: conv-amd-epyc.
 """
 
 import csv

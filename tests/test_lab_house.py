@@ -11,7 +11,7 @@ MODULES = """errors raising seeds files nets config experiments layers build aug
     data.dataset data.scaling data.cache data.splits data.floats data.images data.reading data.folder data.plankton
     data.plankton_parts data.mnist data.mnist_held data.synthetic data.galaxies data.pairs data.aerial data.nuclei data
     facts whole sampling evaluation loop machine runs worker progress sweep tables plots sevenlayers digits study
-    studies records outcomes budgets pictures pages studying figures report inspect doctor
+    studies records outcomes published budgets pictures pages studying figures report inspect doctor
     predicting submitting exporting after commands options cli"""
 ORDER = MODULES.split()
 

@@ -64,7 +64,7 @@ def test_the_small_set_has_the_papers_rows_and_the_controls() -> None:
     assert {"stack", "flip-rotate-pool", "pool-mean-dihedral", "baseline-linear", "baseline-half-linear"} <= rows
     assert {"baseline-160epochs", "baseline-linear-160epochs", "baseline-wide"} <= set(SMALL.labels)
     assert {entry.seeds for entry in SMALL.entries if entry.row in studies.MAIN and not entry.options} == {5}
-    assert [len(SMALL.runs(seeds)) for seeds in (1, 3, None)] == [25, 75, 89]
+    assert [len(SMALL.runs(seeds)) for seeds in (1, 3, None)] == [29, 87, 101]
     assert [(e.label, seed) for e, seed in SMALL.runs(1, ["pool-mean"])] == [("pool-mean", 0)]
     with pytest.raises(qt.QuarterturnError, match="did you mean 'pool-mean'"):
         SMALL.runs(1, ["pool-meen"])
@@ -76,8 +76,10 @@ def test_all_rows_are_trained_alike() -> None:
         own = entry.config(0).identity()
         differ = {name for name in own if own[name] != first[name]}
         assert differ <= {"row", "net", "rotate", "epochs"}, entry.label
-        assert ("epochs" in differ) == entry.label.endswith("epochs")
+        assert ("epochs" in differ) == ("epochs" in entry.label)
         net = {name for name in own["net"] if own["net"][name] != first["net"][name]}
+        assert ("dropout" in net) == entry.label.endswith("-0.5dropout")
+        net.discard("dropout")
         allowed = {"group", "method", "pool", "relu", "roll", "divide", "divide_dense", "widen"}
         assert net <= allowed, entry.label
     assert (first["output_scale"], first["net"]["dropout"], first["net"]["relu_after"]) == (0.1, 0.2, False)
@@ -119,7 +121,9 @@ def test_networks_for_digits_are_invariant_and_the_search_sees_no_test_image() -
         assert config.loader == "mnist-rot-held"
         assert config.augment.rotate == (0 if entry.label.endswith("-0degrees") else 360)
         qt.assert_equivariant(runs.net_for(config, tuple("0123456789")).double().eval(), qt.C4, x)
-    assert "test" not in outcomes.sentence(study, records.Records({}, {}, {}), study.takeaways[0])
+    committed = records.load(RESULTS / "records", ["mnist-rot-choice"])
+    assert "of the test" not in page("mnist-search", study, committed)
+    assert "test" not in outcomes.sentence(study, committed, study.takeaways[0])
 
 
 def test_the_digit_network_that_is_tested_is_the_one_that_validation_prefers() -> None:
@@ -260,26 +264,66 @@ def test_sentences_follow_from_the_figures() -> None:
     pool, roll = SMALL.takeaways
     found = made_up(LOSSES, {"baseline-linear": [1.80, 1.82, 1.79]})
     text = outcomes.sentence(SMALL, found, pool)
-    assert "test cross-entropy (1.700) is 0.300 lower than that of `baseline`" in text
-    assert "is 0.300 lower than that of `baseline` (95 % interval 0.275 to 0.325, 3 seeds)" in text
-    assert "lower than that of `baseline-linear` with 4 turns averaged, the plain network" in text
-    assert "for 4.0 times the CPU seconds of `baseline`" in text
-    assert "; test error is not told apart from that of the latter (+0.00" in text
+    preferred = "`baseline-linear` with 4 turns averaged (1.803), the plain network here that validation prefers"
+    assert (
+        f"test cross-entropy of 1.700: lower than `baseline` (2.000), `baseline-linear` (1.953) and {preferred};"
+        in text
+    )
+    assert text.endswith(
+        "; by test error it is not told apart from the latter; it takes 4.0 times the CPU seconds of `baseline` and "
+        "4.0 times those of `baseline-linear`."
+    )
     for (_, label, seed), run in found.runs.items():
         if label == "pool-mean":
             run["test"] = {**run["test"], "accuracy": 0.6 + 0.01 * seed}
-    assert "; test error is 11.00 points lower than that of the latter" in outcomes.sentence(SMALL, found, pool)
+    assert "; by test error it is lower than the latter;" in outcomes.sentence(SMALL, found, pool)
     text = outcomes.sentence(SMALL, found, roll)
-    assert "is 0.097 higher than that of `baseline-half`" in text
+    assert "of 2.210: higher than `baseline-half` (2.113), `baseline-linear` (1.953) and `baseline-linear` with" in text
     assert text.count("lower") == 0
     open_one = made_up({"baseline": [2.0, 2.1, 1.9], "pool-mean": [2.1, 1.9, 2.0]})
     text = outcomes.sentence(SMALL, open_one, pool)
-    assert "is not told apart from that of `baseline`" in text
-    assert "has not been measured against `baseline-linear`" in text
-    single = made_up({"baseline": [2.0], "pool-mean": [1.9]})
-    assert "is 0.100 lower than that of `baseline` (one seed)" in outcomes.sentence(SMALL, single, pool)
-    assert outcomes.sentence(SMALL, single, pool).endswith("One seed decides nothing.")
-    assert outcomes.sentence(SMALL, made_up({}), pool).count("has not been measured") == 2
+    assert "of 2.000: not set against `baseline-linear`, and not told apart from `baseline` (2.000), the plain" in text
+    single = outcomes.sentence(SMALL, made_up({"baseline": [2.0], "pool-mean": [1.9]}), pool)
+    assert "lower than `baseline` (2.000, one seed, which decides nothing), the plain network here" in single
+    assert outcomes.sentence(SMALL, made_up({}), pool).endswith("(`pool-mean`): not run yet.")
+
+
+def test_the_intervals_behind_the_sentences_are_in_the_table() -> None:
+    found = made_up(LOSSES, {"baseline-half": [1.0, 1.1, 1.2]})
+    lines = page("small-set", SMALL, found).splitlines()
+    row = next(line for line in lines if line.startswith("| `pool-mean` | `baseline-half` with 4 turns averaged |"))
+    assert "| 3 | +0.600 | +0.338 to +0.862 |" in row
+    assert "| worse | +0.00 (+0.00 to +0.00) |" in row
+    assert row.endswith("that validation prefers |")
+    asked = outcomes.asked(SMALL, found)
+    assert len(asked) == len(set(asked)) == len(SMALL.questions) + 2
+    usual = made_up({**LOSSES, "baseline-linear": [1.0, 1.1, 1.2]})
+    assert len(outcomes.asked(SMALL, usual)) == len(SMALL.questions)  # both are questions of the study anyway
+
+
+def test_orders_of_the_paper_that_do_not_show_are_said() -> None:
+    losses = {**LOSSES, "pool-max": [1.70, 1.72, 1.69], "roll-dense-half": [1.70, 1.71, 1.70]}
+    text = page("small-set", SMALL, made_up(losses))
+    assert (
+        "As in the paper: `pool-mean` against `baseline` (better), `roll-dense-half` against `pool-mean` (not" in text
+    )
+    differ = text.split("Otherwise than in the paper:")[1].split("##")[0]
+    assert "- `roll-all-quarter` against `baseline-half`: better in the paper, worse here (+0.097 test cross" in differ
+    assert "- `pool-max` against `pool-mean`: worse in the paper, not told apart here (+0.003 test cross" in differ
+    assert "| 0.7048, 0.6781: worse | asked later: another function |" in text
+    assert "What of the paper shows here" not in page("small-set", SMALL, made_up({"baseline": [2.0] * 3}))
+    assert "| the paper |" not in page("rotated-mnist", STUDIES["rotated-mnist"], records.Records({}, {}, {}))
+
+
+def test_machines_are_named_with_what_they_ran() -> None:
+    found = made_up(LOSSES)
+    assert "- Ran on p, Python 3, torch 2, x, 2 cores.\n" in page("small-set", SMALL, found)
+    for label, seed in (("baseline", 1), ("baseline", 2), ("pool-max", 0)):
+        run = found.runs["plankton-small", label, seed]
+        run["environment"] = {**run["environment"], "processor": "y"}
+    text = page("small-set", SMALL, found)
+    assert "- Ran on p, Python 3, torch 2, x, 2 cores, where nothing else is said.\n" in text
+    assert "- On p, Python 3, torch 2, y, 2 cores: `baseline` (seeds 1, 2), `pool-max` (seed 0). CPU" in text
 
 
 def test_turns_that_were_not_scored_leave_a_gap() -> None:
@@ -336,7 +380,7 @@ def test_the_best_network_for_a_budget_is_the_one_that_validation_prefers() -> N
     assert shown[:3] == [[], plain, [("roll-all-quarter", 1.8), *plain]]
     assert shown[3] == [("pool-mean", 1.6), turned, long, ("roll-all-quarter", 1.8)]
     verdict, rows = budgets.ranking(study, found)
-    assert verdict.endswith("at every budget: roll-all-quarter and pool-mean are at one or another.")
+    assert verdict.endswith("other networks for other budgets: roll-all-quarter and pool-mean.")
     assert ("1,000", "2", "`baseline-all-40epochs` with 4 turns averaged", "1", "900", "1.700", "1.700") in rows
     for entry, cpu in ((study.labels["pool-mean-all-2epochs"], 150), (study.labels["pool-mean-all"], 750)):
         add(entry.label, 1.5, cpu, 1.5)
@@ -348,7 +392,13 @@ def test_the_best_network_for_a_budget_is_the_one_that_validation_prefers() -> N
     # The baseline: 900 seconds for 40 epochs, 200 for 10.
     assert budgets.unevenness(study, found) == pytest.approx(22.5 / 20)
     assert "## The best network for a budget" in page("equal-cost", study, found)
-    assert "## The best network for a budget" not in page("small-set", SMALL, made_up(LOSSES))
+    assert "## The best network for a budget" not in page("all-images", STUDIES["all-images"], made_up(LOSSES))
+    # Where the picture has a line of dots for each entry, each offers itself, and plain ones with turns averaged.
+    some = made_up(LOSSES, {"baseline-half": [1.0, 1.1, 1.2]})
+    first = budgets.offers(SMALL, some, 125)[0]
+    assert (first.side, first.runs) == ("baseline-half@4", 3)
+    assert "pool-mean" not in [offer.side for offer in budgets.offers(SMALL, some, 125)]  # it takes 400 seconds
+    assert "pool-mean" in [offer.side for offer in budgets.offers(SMALL, some, 500)]
 
 
 def test_settings_are_those_of_the_experiment_and_not_of_its_first_row() -> None:
@@ -386,7 +436,7 @@ def test_the_page_has_what_disappoints_fails_or_is_missing() -> None:
     assert "| pool-rms | 0 of 3 | - |" in text
     assert "- `stack`: seed 0 failed: training diverges; seeds 1, 2 not run" in text
     assert "- `pool-mean`: seeds 3, 4 not run" in text
-    assert "16 of 89 runs" in text
+    assert "16 of 101 runs" in text
     row = next(line for line in text.splitlines() if line.startswith("| `roll-all-quarter` | `baseline-half` |"))
     assert "| 3 | +0.097 | +0.059 to +0.135 |" in row
     assert "| worse |" in row

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from quarterturn_lab.metrics import mean_sd
-from quarterturn_lab.outcomes import UNITS, position, shown, split, values
+from quarterturn_lab.outcomes import UNITS, listed, position, shown, split, values
 from quarterturn_lab.records import Records
-from quarterturn_lab.study import Study
+from quarterturn_lab.study import TURNED, Study
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,18 @@ class Offer:
     test: float
 
 
+def lines(study: Study) -> dict[str, tuple[str, ...]]:
+    """The lines of the picture; where it has dots, each entry is a line, and so are plain ones with turns averaged."""
+    plain = [entry.label for entry in study.entries if entry.is_plain]
+    single = [*study.labels, *(f"{label}{TURNED}" for label in plain)]
+    return study.series or {shown(side): (side,) for side in single}
+
+
 def offers(study: Study, records: Records, budget: float) -> list[Offer]:
     """Of each line that has a point within the budget, the best by validation first; all figures are means."""
     found = [
         min(fitting, key=lambda offer: offer.valid)
-        for line, sides in study.series.items()
+        for line, sides in lines(study).items()
         if (fitting := [o for side in sides if (o := _offer(study, records, line, side)) and o.seconds <= budget])
     ]
     return sorted(found, key=lambda offer: offer.valid)
@@ -42,14 +49,14 @@ def verdict(best: dict[int, str]) -> str:
     """`best` is the preferred line of each budget.
 
     >>> verdict({250: "pool-mean", 500: "pool-mean"})
-    'Validation prefers one line of the picture at every budget: pool-mean.'
+    'Validation prefers one network at every budget: pool-mean.'
     >>> verdict({250: "baseline", 500: "pool-mean"})
-    'No line of the picture is preferred at every budget: baseline and pool-mean are at one or another.'
+    'Validation prefers other networks for other budgets: baseline and pool-mean.'
     """
-    lines = list(dict.fromkeys(best.values()))
-    if len(lines) == 1:
-        return f"Validation prefers one line of the picture at every budget: {lines[0]}."
-    return f"No line of the picture is preferred at every budget: {' and '.join(lines)} are at one or another."
+    preferred = list(dict.fromkeys(best.values()))
+    if len(preferred) == 1:
+        return f"Validation prefers one network at every budget: {preferred[0]}."
+    return f"Validation prefers other networks for other budgets: {listed(preferred)}."
 
 
 def ranking(study: Study, records: Records) -> tuple[str, list[tuple[str, ...]]]:
@@ -74,7 +81,7 @@ def ranking(study: Study, records: Records) -> tuple[str, list[tuple[str, ...]]]
 def unevenness(study: Study, records: Records) -> float:
     """The dearest epoch against the cheapest of the same network, in the worst case: what the machine adds."""
     ratios = [1.0]
-    for sides in study.series.values():
+    for sides in lines(study).values():
         entries = [study.labels[split(side)[0]] for side in sides]
         epochs = [run["cpu_seconds"] / e.config(0).epochs for e in entries for run in records.of(e).values()]
         ratios += [max(epochs) / min(epochs)] if epochs else []

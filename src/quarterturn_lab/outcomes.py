@@ -123,50 +123,75 @@ def cpu_ratio(study: Study, records: Records, one: str, other: str) -> float | N
 
 # --- sentences --------------------------------------------------------------------------------------------------------
 
+RELATIONS = {
+    "better": "lower than",
+    "worse": "higher than",
+    "open": "not told apart from",
+    "not run": "not set against",
+}
+
+
+def relation(found: Gap) -> str:
+    """One comparison in words: lower is better."""
+    if found.verdict == "one seed":
+        return RELATIONS["better" if found.mean < 0 else "worse"]
+    return RELATIONS[found.verdict]
+
 
 def sentence(study: Study, records: Records, takeaway: Takeaway) -> str:
-    """What a practitioner should take from the figures, as they are."""
-    measure, _, digits = UNITS[study.measure]
-    own = list(values(study, records, takeaway.who).values())
-    figure = f" ({mean_sd(own)[0]:.{digits}f}{' %' if study.measure == 'error' else ''})" if own else ""
-    name = f"{study.judged} {measure}{figure}"
-    rivals = list(takeaway.others)
+    """What a practitioner should take from the figures, as they are; the intervals are in the page's table."""
+    what = f"{takeaway.what[0].upper()}{takeaway.what[1:]}"
+    own = _mean(study, records, takeaway.who)
+    if own is None:
+        return f"{what}: not run yet."
     strongest = strongest_plain(study, records, takeaway.who)
-    parts = [said(study, gap(study, records, Question(takeaway.who, side, "")), shown(side)) for side in rivals]
-    if strongest is not None and strongest not in rivals:
-        words = f"{shown(strongest)}, the plain network of this table that validation prefers"
-        parts.append(said(study, gap(study, records, Question(takeaway.who, strongest, "")), words))
-    text = "; ".join([*parts[:-2], " and ".join(parts[-2:])] if len(parts) > 1 else parts)
+    groups: dict[str, list[str]] = {}
+    for side in (*(side for side in takeaway.others if side != strongest), *([strongest] if strongest else ())):
+        found = gap(study, records, Question(takeaway.who, side, ""))
+        notes = [
+            _mean(study, records, side),
+            "one seed, which decides nothing" if found.verdict == "one seed" else None,
+        ]
+        told = f" ({', '.join(note for note in notes if note)})" if any(notes) else ""
+        preferred = ", the plain network here that validation prefers" if side == strongest else ""
+        group = groups.pop(relation(found), [])  # to the end, where the preferred network belongs
+        groups[relation(found)] = [*group, f"{shown(side)}{told}{preferred}"]
+    parts = [f"{how} {listed(sides)}" for how, sides in groups.items()]
+    text = f"{what} gives a {study.judged} {UNITS[study.measure][0]} of {own}: {listed(parts, ', ')}"
     if strongest is not None:
         other = replace(study, measure=OTHER[study.measure])
         found = gap(other, records, Question(takeaway.who, strongest, ""))
-        text += f"; {study.judged} {UNITS[other.measure][0]} {said(other, found, 'the latter')}"
+        text += f"; by {study.judged} {UNITS[other.measure][0]} it is {relation(found)} the latter"
     costs: list[str] = []
     for label in dict.fromkeys((takeaway.cost_of, *([split(strongest)[0]] if strongest else []))):
         ratio = cpu_ratio(study, records, takeaway.who, label)
         costs += [f"{ratio:.1f} times {'those' if costs else 'the CPU seconds'} of `{label}`"] if ratio else []
-    cost = f", for {' and '.join(costs)}" if costs else ""
-    caution = ". One seed decides nothing" if "(one seed)" in text else ""
-    return f"{takeaway.what[0].upper()}{takeaway.what[1:]}: {name} {text}{cost}{caution}."
+    return text + (f"; it takes {listed(costs)}" if costs else "") + "."
 
 
-def said(study: Study, found: Gap, rival: str) -> str:
-    """One comparison in words."""
+def _mean(study: Study, records: Records, side: str) -> str | None:
+    found = list(values(study, records, side).values())
     _, unit, digits = UNITS[study.measure]
-    if found.verdict == "not run":
-        return f"has not been measured against {rival}"
-    size = f"{abs(found.mean):.{digits}f}{unit}"
-    direction = "lower" if found.mean < 0 else "higher"
-    if found.verdict == "one seed":
-        return f"is {size} {direction} than that of {rival} (one seed)"
-    low, high = sorted(found.interval or (0.0, 0.0))
-    count = f"{len(found.differences)} seeds"
-    if found.verdict == "open":
-        ends = f"{low:+.{digits}f} to {high:+.{digits}f}"
-        return f"is not told apart from that of {rival} ({found.mean:+.{digits}f}, 95 % interval {ends}, {count})"
-    near, far = sorted((abs(low), abs(high)))
-    ends = f"{near:.{digits}f} to {far:.{digits}f}"
-    return f"is {size} {direction} than that of {rival} (95 % interval {ends}, {count})"
+    return f"{mean_sd(found)[0]:.{digits}f}{' %' if unit else ''}" if found else None
+
+
+def listed(parts: list[str], between: str = " ") -> str:
+    """
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    return f"{', '.join(parts[:-1])}{between}and {parts[-1]}" if len(parts) > 1 else parts[0]
+
+
+def asked(study: Study, records: Records) -> list[Question]:
+    """The questions of a study, and each takeaway against the plain network that validation prefers."""
+    questions = list(study.questions)
+    for takeaway in study.takeaways:
+        strongest = strongest_plain(study, records, takeaway.who)
+        if strongest and not any((q.one, q.other) == (takeaway.who, strongest) for q in questions):
+            why = "the plain network here, with or without turns averaged, that validation prefers"
+            questions.append(Question(takeaway.who, strongest, why))
+    return questions
 
 
 def state(records: Records, entry: Entry) -> str:

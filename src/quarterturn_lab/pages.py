@@ -2,11 +2,12 @@
 
 import csv
 import io
+from dataclasses import replace
 
 from quarterturn_lab.budgets import ranking, unevenness
-from quarterturn_lab.experiments import EXPERIMENTS, Printed
 from quarterturn_lab.metrics import mean_sd
-from quarterturn_lab.outcomes import UNITS, Gap, absent, gap, past_best, sentence, shown, state
+from quarterturn_lab.outcomes import OTHER, UNITS, Gap, absent, asked, gap, past_best, sentence, shown, state
+from quarterturn_lab.published import beside, claims, printed
 from quarterturn_lab.records import Record, Records
 from quarterturn_lab.study import Entry, Study
 from quarterturn_lab.tables import plus_minus
@@ -66,6 +67,9 @@ def page(name: str, study: Study, records: Records) -> str:
         comparisons(study, records),
         PAIRED.format(when=when(study)),
     ]
+    found = claims(study, compared(study, records))
+    if found:
+        parts += ["## What of the paper shows here", found, *study.reasons]
     lines = absent(study, records)
     if lines:
         parts += ["## Not run, or failed", "\n".join(f"- {line}" for line in lines)]
@@ -124,13 +128,15 @@ def table(study: Study, records: Records) -> str:
     rows = [cells(study, records, entry) for entry in study.entries]
     used = [i for i in range(len(COLUMNS)) if i < 2 or any(row[i] not in ("", NOTHING) for row in rows)]
     header = tuple(name.replace("test", study.judged) for name in COLUMNS)
+    if study.published:
+        header = (*header[:-1], f"published: {study.judged} error %")
     return markdown([tuple(row[i] for i in used) for row in (header, *rows)])
 
 
 def cells(study: Study, records: Records, entry: Entry) -> tuple[str, ...]:
     found = list(records.of(entry).values())
     paper = printed(entry)
-    last = plus_minus(paper.test, 4) if paper else ""
+    last = plus_minus(paper.test, 4) if paper else study.published.get(entry.label, "")
     if not found:
         return (entry.label, state(records, entry), *(NOTHING,) * (len(COLUMNS) - 3), last)
 
@@ -155,15 +161,24 @@ def cells(study: Study, records: Records, entry: Entry) -> tuple[str, ...]:
     )
 
 
-def printed(entry: Entry) -> Printed | None:
-    """The paper's line for a row with its usual training."""
-    return EXPERIMENTS[entry.experiment].paper.get(entry.row) if not entry.options else None
+def compared(study: Study, records: Records) -> list[Gap]:
+    return [gap(study, records, question) for question in asked(study, records)]
 
 
 def comparisons(study: Study, records: Records) -> str:
-    gaps = [gap(study, records, question) for question in study.questions]
-    header = ("first", "second", "pairs", "difference", "95 % interval", "p (t)", "p (signs)", "the first is", "why")
-    return markdown([header, *(_compared(study, found) for found in gaps)])
+    """A line for each question; the last but one column, the paper's, only where it has something to say."""
+    other = replace(study, measure=OTHER[study.measure])
+    beyond = (
+        f"{study.judged} {UNITS[other.measure][0]}{',' if UNITS[other.measure][1] else ''}{UNITS[other.measure][1]}"
+    )
+    measured = ("first", "second", "pairs", "difference", "95 % interval", "p (t)", "p (signs)", "the first is")
+    rows: list[tuple[str, ...]] = [(*measured, f"{beyond} (95 % interval)", "the paper", "why")]
+    for found in compared(study, records):
+        rows.append(
+            (*_compared(study, found), _briefly(other, gap(other, records, found.question)), *_about(study, found))
+        )
+    used = [i for i in range(len(rows[0])) if rows[0][i] != "the paper" or any(row[i] for row in rows[1:])]
+    return markdown([tuple(row[i] for i in used) for row in rows])
 
 
 def when(study: Study) -> str:
@@ -175,17 +190,31 @@ def when(study: Study) -> str:
 
 def _compared(study: Study, found: Gap) -> tuple[str, ...]:
     digits = UNITS[study.measure][2]
-    interval = found.interval
     return (
         shown(found.question.one),
         shown(found.question.other),
         str(len(found.differences)),
         f"{found.mean:+.{digits}f}" if found.differences else NOTHING,
-        f"{interval[0]:+.{digits}f} to {interval[1]:+.{digits}f}" if interval else NOTHING,
+        _interval(study, found) or NOTHING,
         *(NOTHING if p is None else f"{p:.2g}" for p in found.p_values),
         {"open": "not told apart"}.get(found.verdict, found.verdict),
-        ("asked later: " if found.question.later else "") + found.question.why,
     )
+
+
+def _interval(study: Study, found: Gap) -> str:
+    digits = UNITS[study.measure][2]
+    return f"{found.interval[0]:+.{digits}f} to {found.interval[1]:+.{digits}f}" if found.interval else ""
+
+
+def _briefly(study: Study, found: Gap) -> str:
+    if not found.differences:
+        return NOTHING
+    interval = _interval(study, found)
+    return f"{found.mean:+.{UNITS[study.measure][2]}f}" + (f" ({interval})" if interval else "")
+
+
+def _about(study: Study, found: Gap) -> tuple[str, str]:
+    return beside(study, found.question), ("asked later: " if found.question.later else "") + found.question.why
 
 
 def markdown(rows: list[tuple[str, ...]]) -> str:
@@ -230,16 +259,33 @@ def settings(study: Study, records: Records) -> str:
             f"output layer at {output}. Alike for all rows."
         )
     every = finished(study, records)
-    for words in dict.fromkeys(
-        f"- Ran on {e['platform']}, Python {e['python']}, torch {e['torch']}, {e['processor']}, {e['cores']} cores."
-        for e in (record["environment"] for record in every)
-    ):
-        lines.append(words)
+    lines += ran_on(study, records)
     for train, test, data in sorted({(r["train_images"], r["test_images"], r["data"]) for r in every}):
         lines.append(
             f"- {train:,} training images, {test:,} {study.judged} images; the data have the fingerprint {data}."
         )
     return "\n".join(lines)
+
+
+def ran_on(study: Study, records: Records) -> list[str]:
+    """The machines; where there are several, which runs each of them made."""
+    made_by: dict[str, dict[str, list[int]]] = {}
+    for entry in study.entries:
+        for seed, record in records.of(entry).items():
+            e = record["environment"]
+            words = f"{e['platform']}, Python {e['python']}, torch {e['torch']}, {e['processor']}, {e['cores']} cores"
+            made_by.setdefault(words, {}).setdefault(entry.label, []).append(seed)
+    if len(made_by) < 2:
+        return [f"- Ran on {words}." for words in made_by]
+    most = max(made_by, key=lambda words: sum(map(len, made_by[words].values())))
+    lines = [f"- Ran on {most}, where nothing else is said."]
+    for words in made_by.keys() - {most}:
+        rows = [
+            f"`{label}` (seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))})"
+            for label, seeds in made_by[words].items()
+        ]
+        lines.append(f"- On {words}: {', '.join(rows)}. CPU seconds of two machines are not comparable.")
+    return sorted(lines, reverse=True)
 
 
 def trained_past(study: Study, records: Records) -> list[str]:

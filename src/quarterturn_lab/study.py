@@ -14,7 +14,9 @@ from quarterturn_lab.nets import ROWS
 
 TURNED = "@4"  # after a label: the answers to four turns of each test image averaged
 # Options that labels name, with their unit.
-NAMED = {"epochs": "epochs", "train_size": "images", "turn": "degrees", "zoom": "zoom", "shear": "shear"}
+NAMED = {"epochs": "epochs", "train_size": "images", "turn": "degrees", "zoom": "zoom", "shear": "shear"} | {
+    "dropout": "dropout"
+}
 MARKS = {"plankton-31": "-all"}  # what labels of an experiment have behind the row
 
 
@@ -93,6 +95,8 @@ class Study:
     along: Literal["cpu_seconds", "train_images"] = "cpu_seconds"
     budgets: tuple[int, ...] = ()  # CPU seconds of training for which the best network is asked
     further: str = ""  # what else is to be run, elsewhere
+    published: dict[str, str] = field(default_factory=dict)  # label -> the error in percent that others printed for it
+    reasons: tuple[str, ...] = ()  # why an order of the paper does not show, as far as other rows tell
 
     def runs(self, seeds: int | None = None, labels: Iterable[str] = ()) -> list[tuple[Entry, int]]:
         """Entries with seeds, the first seed of all of them first; fewer seeds or only some labels, where asked."""
