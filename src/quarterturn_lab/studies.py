@@ -142,13 +142,13 @@ ALL_IMAGES = Study(
 # How many epochs each network gets, and how many seeds: about 200, 450 and 950 CPU seconds, for those that cost more as
 # near as they come. Three seeds where lines are set against each other; what ALL_IMAGES has is shared with it.
 BUDGETS: dict[str, dict[int, int]] = {
-    "baseline": {10: 3, 20: 1, 40: 3},
+    "baseline": {10: 3, 20: 3, 40: 3},
     "baseline-linear": {10: 3, 40: 3},
     "pool-mean": {2: 1, 5: 1, 10: 3},
     "roll-all-quarter": {10: 3, 20: 1, 40: 3},
-    "roll-all-half": {5: 1, 10: 1, 20: 3},
+    "roll-all-half": {5: 3, 10: 3, 20: 3},
     "roll-all-eighth-dihedral": {10: 1, 20: 1, 40: 1},
-    "roll-all-quarter-dihedral": {5: 1, 10: 1, 20: 1},
+    "roll-all-quarter-dihedral": {5: 3, 10: 3, 20: 3},
     "roll-all-half-dihedral": {2: 1, 5: 1, 10: 1},
 }
 DEAREST = f"baseline-all-40epochs{TURNED}"
@@ -175,6 +175,17 @@ EQUAL_COST = Study(
         Question("roll-all-half-all-20epochs", DEAREST, "about the same CPU seconds"),
         Question("roll-all-quarter-all", f"baseline-all{TURNED}", "the same for a quarter of the seconds"),
         Question("roll-all-half-all-20epochs", "roll-all-quarter-all-40epochs", "wider against longer"),
+        *(
+            Question(one, other, "no more CPU seconds", later=True)
+            for one, other in (
+                ("roll-all-half-all-5epochs", f"baseline-all{TURNED}"),
+                ("roll-all-half-all", f"baseline-all-20epochs{TURNED}"),
+                ("roll-all-quarter-dihedral-all-5epochs", f"baseline-all{TURNED}"),
+                ("roll-all-quarter-dihedral-all", f"baseline-all-20epochs{TURNED}"),
+                ("roll-all-quarter-dihedral-all-20epochs", DEAREST),
+                ("roll-all-quarter-dihedral-all-20epochs", "roll-all-half-all-20epochs"),
+            )
+        ),
     ),
     (
         ONE_TEST_SET,
