@@ -2,11 +2,18 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 import torch
 
 torch.set_num_threads(1)
+with suppress(ImportError):  # tests/timm runs without the lab
+    from quarterturn_lab.machine import WITHOUT_AMX, bf16_fault
+
+    if bf16_fault():  # oneDNN asks for it at its first product
+        os.environ.setdefault(*WITHOUT_AMX)
+        bf16_fault.cache_clear()
 
 
 @pytest.fixture(autouse=True)

@@ -182,16 +182,17 @@ def test_random_shapes(data: st.DataObject) -> None:
 @needs_kernel
 @each_group
 def test_images_need_not_be_square(group: Group) -> None:
-    """Against conv2d with turned filters, one orientation at a time."""
+    """Against conv2d with turned filters in float64, one orientation at a time."""
     x, weight = torch.randn(2, 2 * group.order, 9, 6), torch.randn(3, 2 * group.order, 3, 3)
     got = group_conv(x, weight, None, group, starts=[(-1, -1)] * group.order, output_size=(9, 6))
-    filters = weight.unflatten(1, (2, group.order))
+    filters, x = weight.double().unflatten(1, (2, group.order)), x.double()
     for h in range(group.order):
         back = group.inverse[h]
         turned = torch.stack(
             [qt.act(filters[:, :, group.table[k][back]], group, back) for k in range(group.order)], dim=2
         )
-        torch.testing.assert_close(got[:, h :: group.order], torch.conv2d(x, turned.flatten(1, 2), padding=1))
+        expected = torch.conv2d(x, turned.flatten(1, 2), padding=1)
+        torch.testing.assert_close(got[:, h :: group.order].double(), expected, rtol=1e-6, atol=1e-5)
 
 
 @needs_kernel

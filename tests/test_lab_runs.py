@@ -16,7 +16,7 @@ import torch
 from labtools import tiny
 from torch import nn
 
-from quarterturn_lab import files, loop, metrics, runs
+from quarterturn_lab import files, loop, machine, metrics, runs
 from quarterturn_lab.config import Config, difference, read
 from quarterturn_lab.data import load
 from quarterturn_lab.errors import ConfigError, RunError
@@ -324,6 +324,20 @@ def test_half_precision_is_an_option(precision: str, tmp_path: Path) -> None:
     runs.run(tiny(precision=precision), tmp_path / "half")
     assert losses(tmp_path / "half") != losses_of_fp32(tmp_path)
     assert losses(tmp_path / "half") == pytest.approx(losses_of_fp32(tmp_path), rel=0.05)
+
+
+def test_half_precision_that_would_crash_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "cpuinfo")
+    found = []
+    for flags, program in (("avx512", "1 / 0"), ("amx_bf16", "pass"), ("amx_bf16", "import os; os.abort()")):
+        (tmp_path / "cpuinfo").write_text(f"flags: {flags}\n")
+        monkeypatch.setattr(machine, "PRODUCT", program)
+        machine.bf16_fault.cache_clear()
+        found.append(machine.bf16_fault() is None)
+    assert found == [True, True, False]
+    with pytest.raises(RunError, match="set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before starting, or take --precision"):
+        runs.run(tiny(precision="bf16"), tmp_path / "run")
+    machine.bf16_fault.cache_clear()
 
 
 def losses_of_fp32(tmp_path: Path) -> list[float]:

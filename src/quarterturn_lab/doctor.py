@@ -33,6 +33,7 @@ def doctor() -> bool:
     import torch
 
     from quarterturn_lab.data import cache
+    from quarterturn_lab.machine import bf16_fault
 
     good = True
 
@@ -50,6 +51,7 @@ def doctor() -> bool:
         say(found is not None, name, found or f"not there ({fix})", needed=False)
     cores = os.cpu_count() or 1
     say(True, "processor", f"{cores} cores, {torch.backends.cpu.get_cpu_capability()}")
+    say(bf16_fault() is None, "bf16", bf16_fault() or "torch's products run", needed=False)
     cuda = torch.cuda.is_available()
     say(cuda, "gpu", torch.cuda.get_device_name() if cuda else "none: runs use the processor", needed=False)
     folder = cache.root()

@@ -1,7 +1,10 @@
 """What a run ran on."""
 
+import functools
 import os
 import platform
+import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,12 @@ import torch
 
 from quarterturn_lab.config import Config
 from quarterturn_lab.data.dataset import Data
+
+CPUINFO = Path("/proc/cpuinfo")
+# On some processors with AMX, torch 2.13's products in bf16 end the process with an illegal instruction; without AMX
+# they run.
+WITHOUT_AMX = ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+PRODUCT = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); torch.nn.functional.linear(x, x, x[0])"
 
 
 def environment(config: Config, data: Data, device: torch.device) -> dict[str, Any]:
@@ -34,7 +43,23 @@ def environment(config: Config, data: Data, device: torch.device) -> dict[str, A
 def processor() -> str:
     """The name of this machine's processor, as far as the system tells."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = CPUINFO.read_text().splitlines()
         return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
+
+
+@functools.cache
+def bf16_fault() -> str | None:
+    """What is wrong with torch's products in bf16 here, and what to do; None where they run.
+
+    They are tried in a process of their own, and only where the processor has the instructions that may fail.
+    """
+    try:
+        if "amx_bf16" not in CPUINFO.read_text():
+            return None
+    except OSError:
+        return None
+    if subprocess.run([sys.executable, "-c", PRODUCT], capture_output=True, check=False).returncode >= 0:
+        return None
+    return f"torch's products in bf16 crash on this processor: set {'='.join(WITHOUT_AMX)} before starting"

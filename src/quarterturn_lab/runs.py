@@ -99,6 +99,8 @@ def run(config: Config, directory: Path, progress: Progress | None = None) -> di
             return summary(directory)
         torch.set_num_threads(config.threads)
         device = loop.pick_device(config.device)
+        if config.precision == "bf16" and device.type == "cpu" and (fault := machine.bf16_fault()):
+            raise RunError(f"{fault}, or take --precision fp32")
         data = load(config)
         net = make_net(config, data).to(device)
         write_atomically(directory / "config.json", config.model_dump_json(indent=1))
