@@ -116,8 +116,13 @@ def index(found: dict[str, tuple[Study, Records]], pages: set[str]) -> str:
         title = f"[{study.title}]({name}.md)" if name in pages else study.title
         command = f"`quarterturn study {name} --data DIR --jobs 2`"
         rows.append((title, study.about, f"{done} of {len(study.runs())}", f"{seconds / 3600:.1f}", command))
-    costs = "\nWhat these networks cost, side by side: [costs.md](costs.md).\n" if "costs" in pages else ""
-    return f"# Results on real data\n\n{INDEX}\n\n{markdown(rows)}\n{costs}"
+    short = [
+        f"**[{study.title}]({name}.md).** {' '.join(sentence(study, records, t) for t in study.takeaways)}"
+        for name, (study, records) in found.items()
+        if name in pages
+    ]
+    costs = ["What these networks cost, side by side: [costs.md](costs.md)."] if "costs" in pages else []
+    return "\n\n".join(["# Results on real data", *short, *costs, "## How they are made", INDEX, markdown(rows)]) + "\n"
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
