@@ -1,4 +1,4 @@
-# On a fresh machine every target sets up what it needs. torch is pinned by constraints.txt, always used with -c.
+# On a fresh machine every target sets up what it needs. Versions are in constraints.txt, always used with -c.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

@@ -53,6 +53,21 @@ def test_chunks_give_the_same(chunk: int) -> None:
     wrap(model, D4)(x)  # all pathways together share them
 
 
+class LooksAtTheNextImage(nn.Module):
+    """It takes part of its answer from another image of the batch, as some networks do by mistake."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + x.roll(1, dims=0)
+
+
+def test_networks_that_mix_examples_are_found_out() -> None:
+    """Pathways that run one after another do not meet."""
+    model, x = nn.Sequential(LooksAtTheNextImage(), *classifier()).eval(), image(batch=1)
+    with pytest.raises(qt.NotEquivariantError):
+        qt.assert_equivariant(wrap(model, D4), D4, x)
+    qt.assert_equivariant(wrap(model, D4, chunk=1), D4, x)
+
+
 def test_maps_that_are_not_square_run_in_two_batches() -> None:
     net = wrap(nn.Sequential(nn.Conv2d(2, 3, 3, stride=2), nn.ReLU()).double(), D4)
     qt.assert_equivariant(net, D4, image(12, 7))
