@@ -193,7 +193,8 @@ EQUAL_COST = Study(
         ONE_TEST_SET,
         SMALL_IMAGES,
         SETTINGS,
-        "CPU seconds are of one processor; a GPU prices these networks otherwise.",
+        "CPU seconds are of the processors named above. With AVX-512 rolled networks cost more beside plain ones than "
+        "with AVX2 ([what it costs](costs.md)), and a GPU prices all of them otherwise.",
         "Points of one run show where a line lies, and decide nothing.",
     ),
     series={row: tuple(entry.label for entry in _budget(row)) for row in BUDGETS}
