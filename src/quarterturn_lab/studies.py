@@ -38,8 +38,8 @@ MADE_TWICE = (
     "by up to 0.02, and two verdicts with them: `pool-mean` had not been told apart from `baseline-linear` with 4 "
     "turns averaged (-0.067, -0.136 to +0.003), nor `roll-dense-half` from `pool-mean` (+0.015, -0.015 to +0.045). An "
     "interval that ends near zero promises little. The longer and wider baselines, `roll-all-half` and rolled networks "
-    "with flips were made anew as well, so that the best for a budget share a processor: means moved by up to 0.02, and "
-    "no verdict."
+    "with flips were made anew as well, so that the best for a budget share a processor: means moved by up to 0.02, "
+    "and no verdict on cross-entropy."
 )
 
 
