@@ -33,13 +33,11 @@ SETTINGS = (
 )
 MADE_TWICE = (
     "Rows of five seeds were made twice: first on another processor and in another memory format (commit 0c1c5f6 has "
-    "those records and their page), then anew, as all rows here, in one format "
-    "([why](../decisions/0035-the-lab-runs-in-channels-last.md)). No setting was changed in between. Differences moved "
-    "by up to 0.02, and two verdicts with them: `pool-mean` had not been told apart from `baseline-linear` with 4 "
-    "turns averaged (-0.067, -0.136 to +0.003), nor `roll-dense-half` from `pool-mean` (+0.015, -0.015 to +0.045). An "
-    "interval that ends near zero promises little. The longer and wider baselines, `roll-all-half` and rolled networks "
-    "with flips were made anew as well, so that the best for a budget share a processor: means moved by up to 0.02, "
-    "and no verdict on cross-entropy."
+    "those records), then anew, as all rows here, in one format ([why](../decisions/0035-the-lab-runs-in-channels-last."
+    "md)). Differences moved by up to 0.02, and two verdicts with them: `pool-mean` had not been told apart from "
+    "`baseline-linear` with 4 turns averaged, nor `roll-dense-half` from it. The longer and wider baselines and rolled "
+    "networks beside them were made anew as well, so that the best for a budget share a processor: means moved by as "
+    "much, and no verdict on cross-entropy. An interval that ends near zero promises little."
 )
 
 
@@ -125,10 +123,9 @@ SMALL_SET = Study(
     (ONE_TEST_SET, SMALL_IMAGES, SETTINGS, MADE_TWICE),
     budgets=(125, 250, 500),
     reasons=(
-        "Dropout is why the maximum does as well as the mean: with the paper's 0.5 instead of the 0.2 that smaller "
-        "networks need, it is worse, as there (`pool-max-0.5dropout` against `pool-mean-0.5dropout`). Pathways have "
-        "masks of their own, and we suspect that the maximum learns from whichever the masks favoured, while the mean "
-        "averages them out; more images instead of more dropout change nothing ([all images](all-images.md)).",
+        "Dropout is why the maximum does as well as the mean: with the paper's 0.5 instead of 0.2 it is worse, too "
+        "(`pool-max-0.5dropout`). Pathways have masks of their own, and we suspect that the maximum learns from "
+        "whichever they favour; more images instead change nothing ([all images](all-images.md)).",
         "`roll-dense-half` is not told apart from `pool-mean` on all images, as in the paper.",
     ),
 )
