@@ -35,8 +35,8 @@ MADE_TWICE = (
     "Rows of five seeds were made twice: first on another processor and in another memory format (commit 0c1c5f6 has "
     "those records), then anew, as all rows here, in one format ([why](../decisions/0035-the-lab-runs-in-channels-last."
     "md)). Differences moved by up to 0.02, and two verdicts with them: `pool-mean` had not been told apart from "
-    "`baseline-linear` with 4 turns averaged, nor `roll-dense-half` from it. The longer and wider baselines and rolled "
-    "networks beside them were made anew as well, so that the best for a budget share a processor: means moved by as "
+    "`baseline-linear` with 4 turns averaged, nor `roll-dense-half` from `pool-mean`. Longer and wider baselines and "
+    "rolled networks were made anew as well, so that the best for a budget share a processor: means moved by as "
     "much, and no verdict on cross-entropy. An interval that ends near zero promises little."
 )
 
@@ -123,7 +123,7 @@ SMALL_SET = Study(
     (ONE_TEST_SET, SMALL_IMAGES, SETTINGS, MADE_TWICE),
     budgets=(125, 250, 500),
     reasons=(
-        "Dropout is why the maximum does as well as the mean: with the paper's 0.5 instead of 0.2 it is worse, too "
+        "Dropout is why the maximum does as well as the mean: with the paper's 0.5, not 0.2, it is worse as well "
         "(`pool-max-0.5dropout`). Pathways have masks of their own, and we suspect that the maximum learns from "
         "whichever they favour; more images instead change nothing ([all images](all-images.md)).",
         "`roll-dense-half` is not told apart from `pool-mean` on all images, as in the paper.",
@@ -147,7 +147,7 @@ ALL_IMAGES = Study(
     ),
     (ONE_TEST_SET, SMALL_IMAGES, SETTINGS),
     further=PAPERS_OWN,
-    reasons=("Dropout is why: with the paper's 0.5 the maximum is worse ([small set](small-set.md)).",),
+    reasons=("On the small set dropout is why ([small-set.md](small-set.md)); the paper's 0.5 was not run here.",),
 )
 
 # How many epochs each network gets, and how many seeds: about 200, 450 and 950 CPU seconds, for those that cost more as
@@ -163,7 +163,7 @@ BUDGETS: dict[str, dict[int, int]] = {
     "roll-all-half-dihedral": {2: 1, 5: 1, 10: 1},
 }
 DEAREST = f"baseline-all-40epochs{TURNED}"
-ABOUT_EQUAL = "half the epochs: 0.8 to 1.0 times the CPU seconds with AVX2, 1.3 times with AVX-512"
+ABOUT_EQUAL = "half the epochs: 0.8 to 1.0 times the CPU seconds with AVX2, 1.3 times with AVX-512 (10 against 20)"
 
 
 def _budget(row: str) -> tuple[Entry, ...]:
