@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 VENV_TIMM := .venv-timm
 INSTALLED_TIMM := $(VENV_TIMM)/.installed
-KERNEL := hatch_build.py $(wildcard src/quarterturn/fourier/*.cpp src/quarterturn/fourier/*.h) src/quarterturn/fourier/build.py
+KERNEL := hatch_build.py $(wildcard src/quarterturn/kernel/src/*) src/quarterturn/kernel/compiler.py
 
 .PHONY: help demo test test-timm test-slow check format bench clean
 help:

@@ -12,7 +12,7 @@ class KernelHook(BuildHookInterface):
     """Puts the compiled kernel beside its source, from where the wheel takes it."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        build = _load(Path(self.root) / "src" / "quarterturn" / "fourier" / "build.py")
+        build = _load(Path(self.root) / "src" / "quarterturn" / "kernel" / "compiler.py")
         try:
             build.compile_all()
         except OSError as error:

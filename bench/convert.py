@@ -23,10 +23,10 @@ from harness import RESULTS, write
 from torch import Tensor, nn
 
 import quarterturn as qt
-from quarterturn import pointwise
-from quarterturn.converting import calls, functions, rules
-from quarterturn.converting.report import short
-from quarterturn.converting.summary import costs
+from quarterturn._convert import calls, functions, rules
+from quarterturn._convert.report import short
+from quarterturn._convert.summary import costs
+from quarterturn.graph import pointwise
 
 TIMM = """
     resnet18 resnet50 resnet26d resnetaa50 resnetblur50 resnetrs50 resnext50_32x4d wide_resnet50_2 seresnet50

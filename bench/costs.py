@@ -33,13 +33,13 @@ from torch import Tensor, nn
 from training import _memory
 
 import quarterturn as qt
-from quarterturn_lab.config import Config
-from quarterturn_lab.experiments import POOLING
-from quarterturn_lab.plots import COLOURS, STYLE
-from quarterturn_lab.runs import net_for
-from quarterturn_lab.sevenlayers import seven_plain
-from quarterturn_lab.studies import STUDIES
-from quarterturn_lab.study import Entry
+from quarterturn_lab.models.mnist import seven_plain
+from quarterturn_lab.report.svg import COLOURS, STYLE
+from quarterturn_lab.runs.network import net_for
+from quarterturn_lab.settings.config import Config
+from quarterturn_lab.settings.experiments import POOLING
+from quarterturn_lab.studies.catalogue import STUDIES
+from quarterturn_lab.studies.definition import Entry
 
 
 @dataclass(frozen=True)
@@ -100,15 +100,15 @@ SETS = {
         of_row("plankton-small", "baseline", widen=4),
     ],
     SEVEN: [
-        of_factory("quarterturn_lab.sevenlayers:seven_plain", "seven_plain"),
+        of_factory("quarterturn_lab.models.mnist:seven_plain", "seven_plain"),
         of_factory("costs:seven_40_plain", "seven_plain"),
-        of_factory("quarterturn_lab.sevenlayers:seven_c4", "seven_40_plain"),
+        of_factory("quarterturn_lab.models.mnist:seven_c4", "seven_40_plain"),
         of_factory("costs:seven_56_plain", "seven_plain"),
-        of_factory("quarterturn_lab.sevenlayers:seven_d4", "seven_56_plain"),
+        of_factory("quarterturn_lab.models.mnist:seven_d4", "seven_56_plain"),
     ],
     CHOSEN: [
         of_factory("costs:staged_plain", "staged_plain"),
-        of_factory("quarterturn_lab.digits:staged_8_fives", "staged_plain"),  # of which four angles are asked for
+        of_factory("quarterturn_lab.models.mnist:staged_8_fives", "staged_plain"),  # of which four angles are asked for
     ],
     PAPER: [
         of_row("plankton", row)

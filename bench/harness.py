@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from quarterturn_lab.sweep import ALLOCATOR
+from quarterturn_lab.training.sweep import ALLOCATOR
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -26,17 +26,17 @@ from modes import step as step_of
 from torch import nn
 
 from quarterturn import RollConv
-from quarterturn.conv import Via
 from quarterturn.filters import Rotate
-from quarterturn_lab import loop
-from quarterturn_lab.build import build, initialise
-from quarterturn_lab.config import Config, checked
-from quarterturn_lab.data import load
+from quarterturn.layers.convolution import Via
 from quarterturn_lab.data.dataset import Data, Dataset
-from quarterturn_lab.experiments import settings_of
-from quarterturn_lab.nets import BUILDINGS, GALAXIES, PLANKTON, edited
-from quarterturn_lab.runs import make_net
-from quarterturn_lab.sampling import fetch
+from quarterturn_lab.data.prepare import fetch
+from quarterturn_lab.models.build import build, initialise
+from quarterturn_lab.runs.loading import load
+from quarterturn_lab.runs.network import make_net
+from quarterturn_lab.settings.config import Config, checked
+from quarterturn_lab.settings.experiments import settings_of
+from quarterturn_lab.settings.networks import BUILDINGS, GALAXIES, PLANKTON, edited
+from quarterturn_lab.training import loop
 
 ROWS = ("baseline", "pool-mean", "roll-all-quarter")
 Row = dict[str, object]

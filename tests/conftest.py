@@ -9,7 +9,7 @@ import torch
 
 torch.set_num_threads(1)
 with suppress(ImportError):  # tests/timm runs without the lab
-    from quarterturn_lab.machine import WITHOUT_AMX, bf16_fault
+    from quarterturn_lab.runs.environment import WITHOUT_AMX, bf16_fault
 
     if bf16_fault():  # oneDNN asks for it at its first product
         os.environ.setdefault(*WITHOUT_AMX)

@@ -8,11 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
-from quarterturn_lab import cli
-from quarterturn_lab.config import Config, checked
-from quarterturn_lab.experiments import settings_of
-from quarterturn_lab.layers import ANSWERS, Questions
-from quarterturn_lab.nets import Net, edited
+from quarterturn_lab.cli import app
+from quarterturn_lab.models.layers import ANSWERS, Questions
+from quarterturn_lab.settings.config import Config, checked
+from quarterturn_lab.settings.experiments import settings_of
+from quarterturn_lab.settings.networks import Net, edited
 
 torch.set_num_threads(1)  # small networks: more threads only wait for each other
 
@@ -71,7 +71,7 @@ def call(arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, 
     """Exit code, output and errors of a command."""
     code = 0
     try:
-        cli.main(arguments.split())
+        app.main(arguments.split())
     except SystemExit as end:
         code = int(end.code or 0)
     captured = capsys.readouterr()

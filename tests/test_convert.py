@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import quarterturn as qt
-from quarterturn.converting import rules
-from quarterturn.converting.report import Cost, cost, short
-from quarterturn.converting.weights import per_feature, projected, rearranged
-from quarterturn.converting.widths import Refusal, Widths, channels, joined, make_equal, repeated
+from quarterturn._convert import rules
+from quarterturn._convert.report import Cost, cost, short
+from quarterturn._convert.weights import per_feature, projected, rearranged
+from quarterturn._convert.widths import Refusal, Widths, channels, joined, make_equal, repeated
 from quarterturn.filters import roll_filters
 
 EXACT = 1e-10
@@ -431,7 +431,7 @@ def test_the_result_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
         qt.convert(net, qt.C4, example=torch.randn(2, 3, 16, 16))
 
 
-@pytest.mark.parametrize("home", ["converting", "plain"])
+@pytest.mark.parametrize("home", ["_convert", "_export"])
 def test_rounding_is_told_from_faults(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where float32 is off by more than it should be, float64 decides."""
     monkeypatch.setattr(f"quarterturn.{home}.build.TOLERANCES", {torch.float32: -1.0})

@@ -11,8 +11,9 @@ from reference import ALL_GROUPS, PRISM
 from torch import Tensor, nn
 
 import quarterturn as qt
-from quarterturn import C2, C4, D4, FLIP, MIRROR, OCTA, OCTA_FULL, Group, batchnorm
+from quarterturn import C2, C4, D4, FLIP, MIRROR, OCTA, OCTA_FULL, Group
 from quarterturn.filters import roll_filters, slice_filters
+from quarterturn.layers import batch_norm
 
 TORCH_CONV = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 PLANAR = (FLIP, C2, MIRROR, C4, D4)
@@ -179,13 +180,13 @@ def test_maps_mode_is_torchs_convolution() -> None:
 
 def test_a_symmetric_grid_takes_one_convolution_and_another_one_four(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    original = qt.conv.CONVOLUTIONS[2]
+    original = qt.layers.convolution.CONVOLUTIONS[2]
 
     def counted(*args: object) -> Tensor:
         calls.append(args)
         return original(*args)
 
-    monkeypatch.setitem(qt.conv.CONVOLUTIONS, 2, counted)
+    monkeypatch.setitem(qt.layers.convolution.CONVOLUTIONS, 2, counted)
     layer = qt.RollConv(D4, 1, 1, 3, stride=2, padding=1, rotate="filters").double()
     for size, expected in ((9, 1), (8, 4)):
         calls.clear()
@@ -376,8 +377,8 @@ def test_weights_with_features_last_answer_with_features_last(layer: type[nn.Mod
 def test_batch_norm_with_features_last_in_memory(name: str, group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another way through it: the same output, gradients and running statistics, and features stay last."""
     calls = []
-    apply = batchnorm._StackedBatchNorm.apply
-    monkeypatch.setattr(batchnorm._StackedBatchNorm, "apply", lambda *given: calls.append(1) or apply(*given))
+    apply = batch_norm._StackedBatchNorm.apply
+    monkeypatch.setattr(batch_norm._StackedBatchNorm, "apply", lambda *given: calls.append(1) or apply(*given))
     first, last = (NORMS[name](group, "filters").double() for _ in range(2))
     for parameter, other in zip(first.parameters(), last.parameters(), strict=True):
         parameter.data.normal_()
@@ -405,7 +406,7 @@ def test_batch_norm_with_features_last_has_derivatives_of_every_kind() -> None:
     x = torch.randn(2, 8, 3, 2, dtype=torch.float64).contiguous(memory_format=torch.channels_last).requires_grad_()
 
     def run(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return batchnorm.stacked_batch_norm(x, 2, None, None, weight, bias, 0.1, 1e-5)
+        return batch_norm.stacked_batch_norm(x, 2, None, None, weight, bias, 0.1, 1e-5)
 
     assert torch.autograd.gradcheck(run, (x, net.weight, net.bias))
     assert torch.autograd.gradgradcheck(run, (x, net.weight, net.bias))

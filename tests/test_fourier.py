@@ -15,15 +15,15 @@ from torch import Tensor
 
 import quarterturn as qt
 from quarterturn import C2, C4, D4, FLIP, MIRROR, OCTA, OCTA_FULL, Group, generate
-from quarterturn.fourier import build, cache, conv, group_conv, is_available, library, moving
 from quarterturn.fourier.irreps import transform
+from quarterturn.kernel import compiler, group_conv, is_available, library, moves, operators, packed_weights
 
 FLIPS = generate("two flips", (-1, 2), (1, -2))
 OTHER_D4 = generate("D4, the flip first", (+1, -2), (-2, +1))
 GROUPS = (C2, MIRROR, FLIPS, C4, D4, OTHER_D4)
 each_group = pytest.mark.parametrize("group", GROUPS, ids=lambda g: g.name)
 needs_kernel = pytest.mark.skipif(not is_available(), reason="the kernel is not compiled")
-needs_compiler = pytest.mark.skipif(build.compiler() is None, reason="no C++ compiler")
+needs_compiler = pytest.mark.skipif(compiler.compiler() is None, reason="no C++ compiler")
 FORMS = (True, False)
 HALF = torch.bfloat16
 
@@ -304,9 +304,9 @@ def test_the_operators_pass_torchs_own_checks(bias: bool) -> None:
     elements = [a for element in C4.elements for a in element]
     how = (elements, [1, 1], [1, 1], [-1] * 8)
     grad = torch.randn(2, 12, 6, 6, requires_grad=True)
-    torch.library.opcheck(conv._convolve, (x, weight, b if bias else None, *how, [6, 6], True, False))
-    torch.library.opcheck(conv._input_gradient, (grad, weight, *how, [6, 6], True, False))
-    torch.library.opcheck(conv._weight_gradient, (x, grad, *how, [3, 3], True))
+    torch.library.opcheck(operators._convolve, (x, weight, b if bias else None, *how, [6, 6], True, False))
+    torch.library.opcheck(operators._input_gradient, (grad, weight, *how, [6, 6], True, False))
+    torch.library.opcheck(operators._weight_gradient, (x, grad, *how, [3, 3], True))
 
 
 class Layer(torch.nn.Module):
@@ -347,9 +347,9 @@ def test_packed_weights_are_kept_until_the_parameter_changes() -> None:
     layer, x = Layer().eval(), torch.randn(2, 16, 6, 6)
     with torch.no_grad():
         before = layer(x)
-        kept = cache._kept[layer.weight].packed
+        kept = packed_weights._kept[layer.weight].packed
         assert torch.equal(layer(x), before)
-        assert cache._kept[layer.weight].packed is kept
+        assert packed_weights._kept[layer.weight].packed is kept
         layer.weight.mul_(2)
         torch.testing.assert_close(layer(x), 2 * before)
         layer.weight.data.mul_(2)  # does not change the version
@@ -357,9 +357,9 @@ def test_packed_weights_are_kept_until_the_parameter_changes() -> None:
         other = copy.deepcopy(layer)
         other.weight.zero_()
         assert other(x).abs().max() == 0
-    number = len(cache._kept)
+    number = len(packed_weights._kept)
     del layer, other
-    assert len(cache._kept) < number
+    assert len(packed_weights._kept) < number
     with torch.inference_mode():
         torch.testing.assert_close(ours(x, torch.ones(4, 16, 3, 3), None, C4).shape, (2, 16, 4, 4))
 
@@ -395,9 +395,9 @@ def test_without_a_compiler_the_kernel_is_missing_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert build.compiler() is None
+    assert compiler.compiler() is None
     with pytest.raises(OSError, match=r"install g\+\+ or clang\+\+"):
-        build.compile_kernel("portable", tmp_path)
+        compiler.compile_kernel("portable", tmp_path)
     chosen = library.choose(tmp_path)
     assert (chosen.code, chosen.path) == ("conv2d", None)
     assert "not compiled" in chosen.why
@@ -414,7 +414,7 @@ def test_without_a_compiler_the_kernel_is_missing_and_says_so(
 
 
 def test_a_broken_file_is_not_fatal(tmp_path: Path) -> None:
-    build.file_of("portable", tmp_path).write_text("no library")
+    compiler.file_of("portable", tmp_path).write_text("no library")
     assert "does not load" in library.choose(tmp_path).why
 
 
@@ -423,40 +423,40 @@ def test_kernels_that_are_newer_than_their_sources_stay(tmp_path: Path, monkeypa
 
     def compile_kernel(code: str, folder: Path) -> Path:
         made.append(code)
-        build.file_of(code, folder).touch()
-        return build.file_of(code, folder)
+        compiler.file_of(code, folder).touch()
+        return compiler.file_of(code, folder)
 
-    monkeypatch.setattr(build, "compile_kernel", compile_kernel)
-    files = build.compile_all(tmp_path)
+    monkeypatch.setattr(compiler, "compile_kernel", compile_kernel)
+    files = compiler.compile_all(tmp_path)
     assert len(made) == len(files)
-    assert build.compile_all(tmp_path) == files
+    assert compiler.compile_all(tmp_path) == files
     assert len(made) == len(files)
     os.utime(files[0], (0, 0))
-    build.compile_all(tmp_path)
+    compiler.compile_all(tmp_path)
     assert made[len(files) :] == ["portable"]
 
 
 @needs_compiler
 def test_a_failing_compiler_is_quoted(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="no-such-option"):
-        build.compile_kernel("portable", tmp_path, "-fsyntax-only", "--no-such-option")
+        compiler.compile_kernel("portable", tmp_path, "-fsyntax-only", "--no-such-option")
 
 
 @needs_kernel
 def test_portable_code_is_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_code_path(build.file_of("portable"), monkeypatch)
+    check_code_path(compiler.file_of("portable"), monkeypatch)
 
 
 @needs_compiler
 def test_wide_vectors_are_the_definition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of AVX-512, compiled for any processor: slow there, but the same sums."""
-    check_code_path(build.compile_kernel("portable", tmp_path, "-O1", "-DQUARTERTURN_WIDE"), monkeypatch)
+    check_code_path(compiler.compile_kernel("portable", tmp_path, "-O1", "-DQUARTERTURN_WIDE"), monkeypatch)
 
 
 def check_code_path(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = library.Library(str(path))
-    monkeypatch.setattr(conv, "library", lambda: other)
-    monkeypatch.setattr(moving, "library", lambda: other)
+    monkeypatch.setattr(operators, "library", lambda: other)
+    monkeypatch.setattr(moves, "library", lambda: other)
     for group, exact in itertools.product((C2, FLIPS, C4, D4), FORMS):
         compare(group, tensors(group, features=18, out=24, side=6), padding=1, exact=exact)
         compare(group, tensors(group, features=5, out=9, side=8), stride=2, padding=1, exact=exact)
@@ -566,7 +566,7 @@ def test_what_the_kernel_cannot_run_is_refused_where_it_is_forced(monkeypatch: p
             layer(via="fourier", groups=2)
         with pytest.raises(qt.OptionError, match="equal strides"):
             layer(via="fourier", stride=(1, 2))
-    monkeypatch.setattr("quarterturn.fourier.is_available", lambda group=None: False)
+    monkeypatch.setattr("quarterturn.kernel.is_available", lambda group=None: False)
     assert not layer().through_kernel
     with pytest.raises(qt.OptionError, match=r"use via=\"auto\""):
         layer(via="fourier")
@@ -594,7 +594,7 @@ def test_dense_layers_give_the_same_through_either(group: Group) -> None:
 
 @pytest.mark.parametrize("group", [D4, OCTA, OCTA_FULL], ids=lambda g: g.name)
 def test_wide_pointwise_layers_without_the_kernel_are_dense(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quarterturn.fourier.is_available", lambda group=None: False)
+    monkeypatch.setattr("quarterturn.kernel.is_available", lambda group=None: False)
     calls = []
     run = qt.fourier.group_pointwise
     monkeypatch.setattr("quarterturn.fourier.group_pointwise", lambda *given: calls.append(1) or run(*given))
@@ -631,8 +631,8 @@ def assert_same_bits(name: str, x: Tensor, group: Group, monkeypatch: pytest.Mon
     """The operation and its gradient, through the kernel and without it."""
     x.requires_grad_()
     results = []
-    for suits in (moving.suits_moves, lambda *_: False):
-        monkeypatch.setattr(qt.fourier, "suits_moves", suits)
+    for suits in (moves.suits_moves, lambda *_: False):
+        monkeypatch.setattr(qt.kernel, "suits_moves", suits)
         y = getattr(qt, name)(x, group)
         grad = torch.empty_like(y).copy_(torch.arange(1.0, y.numel() + 1).view(y.shape).sin())
         results.append((y, torch.autograd.grad(y, x, grad)[0]))
@@ -677,12 +677,12 @@ def test_the_kernel_moves_what_it_can_and_nothing_else() -> None:
     x = torch.randn(8, 3, 5, 5)
     last = x.to(memory_format=torch.channels_last)
     for one, features_last in ((x, False), (x.flatten(2), False), (x.flatten(1), False), (last, True)):
-        assert moving.suits_moves(one, features_last)
+        assert moves.suits_moves(one, features_last)
     for other in (x.double(), x.to("meta"), x[..., 1:], x[None], x[:0], x.flatten(1)[:, 1:]):
-        assert not moving.suits_moves(other, False)
+        assert not moves.suits_moves(other, False)
     for other in (last.double(), last[..., 1:], last[:, 1:]):
-        assert not moving.suits_moves(other, True)
+        assert not moves.suits_moves(other, True)
     inside = []
-    torch.func.vmap(lambda t: inside.append(moving.suits_moves(t, False)) or t)(x[None])
+    torch.func.vmap(lambda t: inside.append(moves.suits_moves(t, False)) or t)(x[None])
     assert inside == [False]
     torch.testing.assert_close(torch.func.vmap(lambda t: qt.roll(t, C4))(x[None])[0], qt.roll(x, C4))

@@ -21,7 +21,7 @@ from test_fourier import (
 
 import quarterturn as qt
 from quarterturn import C2, C4, D4, Group
-from quarterturn.fourier import build, cache, conv, library
+from quarterturn.kernel import compiler, library, operators, packed_weights
 
 
 @needs_kernel
@@ -99,9 +99,9 @@ def test_packed_weights_in_bf16_are_kept() -> None:
     net, x = layer(via="fourier").to(HALF).eval(), torch.randn(2, 32, 6, 6, dtype=HALF)
     with torch.no_grad():
         before = net(x)
-        kept = cache._kept[net.weight].packed
+        kept = packed_weights._kept[net.weight].packed
         assert torch.equal(net(x), before)
-        assert cache._kept[net.weight].packed is kept
+        assert packed_weights._kept[net.weight].packed is kept
         net.weight.data.mul_(2)
         assert not torch.equal(net(x), before)
 
@@ -163,12 +163,14 @@ def test_layers_with_products_in_bf16() -> None:
         assert torch.equal(net(x), y)
 
 
-@pytest.mark.skipif(not build.file_of("avx512bf16").exists(), reason="the kernel is not compiled for such processors")
+@pytest.mark.skipif(
+    not compiler.file_of("avx512bf16").exists(), reason="the kernel is not compiled for such processors"
+)
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="no objdump")
 def test_the_instruction_is_used_where_it_is_known() -> None:
     """It cannot be run on every machine; that the compiler was handed it can be seen."""
     for code, used in (("avx512bf16", True), ("avx512", False)):
-        listing = subprocess.run(["objdump", "-d", build.file_of(code)], capture_output=True, text=True, check=True)
+        listing = subprocess.run(["objdump", "-d", compiler.file_of(code)], capture_output=True, text=True, check=True)
         assert ("vdpbf16ps" in listing.stdout) == used
 
 
@@ -182,9 +184,9 @@ def test_the_operators_pass_torchs_own_checks_in_bf16(weights: torch.dtype, pair
     x, weight, b = x.requires_grad_(), weight.to(weights).requires_grad_(), b.to(weights).requires_grad_()
     how = ([a for element in C4.elements for a in element], [1, 1], [1, 1], [-1] * 8)
     grad = torch.randn(2, 12, 6, 6, dtype=HALF, requires_grad=True)
-    torch.library.opcheck(conv._convolve, (x, weight, b, *how, [6, 6], True, pairs))
-    torch.library.opcheck(conv._input_gradient, (grad, weight, *how, [6, 6], True, pairs))
-    torch.library.opcheck(conv._weight_gradient, (x, grad, *how, [3, 3], True))
+    torch.library.opcheck(operators._convolve, (x, weight, b, *how, [6, 6], True, pairs))
+    torch.library.opcheck(operators._input_gradient, (grad, weight, *how, [6, 6], True, pairs))
+    torch.library.opcheck(operators._weight_gradient, (x, grad, *how, [3, 3], True))
 
 
 @needs_kernel
@@ -222,12 +224,12 @@ def test_autocast_takes_and_gives_bf16() -> None:
 @needs_kernel
 def test_auto_takes_the_kernel_in_bf16_where_torch_has_no_instructions_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    run = qt.fourier.group_conv
-    monkeypatch.setattr("quarterturn.fourier.group_conv", lambda *given, **how: calls.append(1) or run(*given, **how))
+    run = qt.kernel.group_conv
+    monkeypatch.setattr("quarterturn.kernel.group_conv", lambda *given, **how: calls.append(1) or run(*given, **how))
     net, x = layer(), torch.randn(2, 32, 6, 6)
     for code, used in (("avx2", True), ("avx512", False)):
         chosen = library.Kernels(code, None, "as a test says")
-        monkeypatch.setattr("quarterturn.fourier.rule.kernels", lambda chosen=chosen: chosen)
+        monkeypatch.setattr("quarterturn.kernel.select.kernels", lambda chosen=chosen: chosen)
         calls.clear()
         assert net.to(HALF)(x.to(HALF)).dtype == HALF
         assert bool(calls) == used

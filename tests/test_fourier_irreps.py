@@ -11,7 +11,7 @@ import quarterturn as qt
 from quarterturn import C2, C4, D4, FLIP, MIRROR, OCTA, OCTA_FULL, Group, generate
 from quarterturn.fourier import group_linear
 from quarterturn.fourier.irreps import irreps, products, transform
-from quarterturn.fourier.structure import isomorphism, structure
+from quarterturn.kernel.structures import isomorphism, structure
 
 each_group = pytest.mark.parametrize("group", ALL_GROUPS, ids=lambda g: g.name)
 

@@ -15,11 +15,14 @@ import torch
 from labtools import call, class_folders, galaxy_tree, nuclei_tree, small, tiny
 from PIL import Image
 
-from quarterturn_lab import facts, predicting, runs, tables
 from quarterturn_lab.errors import DataError, RunError
-from quarterturn_lab.evaluation import predict
-from quarterturn_lab.layers import ANSWERS
-from quarterturn_lab.report import report
+from quarterturn_lab.evaluation import score
+from quarterturn_lab.inference import predict
+from quarterturn_lab.models.layers import ANSWERS
+from quarterturn_lab.report import table
+from quarterturn_lab.report.html import report
+from quarterturn_lab.runs import model_card, run_directory
+from quarterturn_lab.training import training_run
 
 CPU = torch.device("cpu")
 
@@ -32,10 +35,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         data = getattr(labtools, labtools.TREES[name])(root / "data" / name)
         for row in ("baseline", "roll-all-quarter"):
             config = small(name, row, data, epochs=1)
-            runs.run(config, runs.directory_of(config, root / "runs"))
+            training_run.run(config, run_directory.directory_of(config, root / "runs"))
     plankton = {"loader": "plankton", "data": str(class_folders(root / "data/plankton/train", count=15))}
     config = tiny("roll-all-quarter", experiment="plankton", epochs=1, train_size=None, **plankton)
-    runs.run(config, runs.directory_of(config, root / "runs"))
+    training_run.run(config, run_directory.directory_of(config, root / "runs"))
     return root
 
 
@@ -65,9 +68,9 @@ def test_predictions_of_files_are_those_of_the_loader(
     assert "20 images -> " in text
     assert "predicting: 100%" in text
     assert rows_of(out)[0] == ["image", *ANSWERS]
-    config, data, net = runs.opened(run)
+    config, data, net = run_directory.opened(run)
     assert [row[0] for row in rows_of(out)[1:]] == [f"{name}.jpg" for name in data.names]
-    expected = predict(config, net, data, np.arange(20), CPU)
+    expected = score.predict(config, net, data, np.arange(20), CPU)
     assert np.abs(values_of(out) - expected).max() < 1e-6
     pattern = tmp_path / "pattern.csv"
     assert call(f"predict {run} {folder}/10000*.jpg {folder}/100023.jpg --out {pattern}", capsys)[0] == 0
@@ -85,16 +88,16 @@ def test_turned_files_have_the_same_answers_and_turned_masks(trained: Path, tmp_
         run, known = predict_with(directory(trained, name))
         files = [("a.png", tmp_path / "a.png"), ("b.png", tmp_path / "b.png")]
         if name == "galaxies":
-            first, second = predicting.vectors(run, known, files, 2, False, lambda *_: None)
+            first, second = predict.vectors(run, known, files, 2, False, lambda *_: None)
             assert np.abs(first - second).max() < 1e-3  # scaling rounds to bytes
         else:
-            first, second = (predicting.mask(run, known, path, False) for _, path in files)
+            first, second = (predict.mask(run, known, path, False) for _, path in files)
             assert first.shape == size
             assert np.abs(np.rot90(first, -1) - second).max() < 1e-5
 
 
-def predict_with(run: Path) -> tuple[predicting.Run, facts.Facts]:
-    from quarterturn_lab.after import _network
+def predict_with(run: Path) -> tuple[predict.Run, model_card.Facts]:
+    from quarterturn_lab.cli.predict import _network
 
     return _network(run, "cpu")
 
@@ -229,28 +232,28 @@ def test_models_of_numbers_name_other_channels(tmp_path: Path) -> None:
             )
     config = tiny("roll-all-quarter", loader="folder", data=str(tmp_path / "data"), floats=True, experiment="folder",
                   net={"channels": 5}, epochs=1, train_size=None)  # fmt: skip
-    runs.run(config, tmp_path / "run")
+    training_run.run(config, tmp_path / "run")
     run, known = predict_with(tmp_path / "run")
     good = [("0.tif", tmp_path / "data/a/0.tif")]
-    assert predicting.vectors(run, known, good, 1, False, lambda *_: None).sum() == pytest.approx(1)
+    assert predict.vectors(run, known, good, 1, False, lambda *_: None).sum() == pytest.approx(1)
     Image.new("RGB", (16, 16)).save(tmp_path / "photo.png")
     with pytest.raises(DataError, match=r"photo\.png has 3 channels: 5 are needed"):
-        predicting.prepared(tmp_path / "photo.png", known, False)
+        predict.prepared(tmp_path / "photo.png", known, False)
     tifffile.imwrite(tmp_path / "four.tif", rng.random((4, 16, 16), dtype=np.float32), photometric="minisblack")
     with pytest.raises(DataError, match=r"four\.tif has 4 channels: 5 are needed"):
-        predicting.prepared(tmp_path / "four.tif", known, False)
+        predict.prepared(tmp_path / "four.tif", known, False)
 
 
 def test_facts_are_written_and_read(trained: Path, tmp_path: Path) -> None:
     run = directory(trained, "buildings")
-    known = runs.known(run)
+    known = run_directory.known(run)
     assert (known.task, known.margin, known.shrinks, known.is_dense) == ("pixels", 6, False, True)
-    assert facts.read(known.written(), "x") == known
+    assert model_card.read(known.written(), "x") == known
     with pytest.raises(RunError, match="model.json was not written by this version"):
-        facts.read(known.written().replace('"version": 1', '"version": 0'), "model.json")
+        model_card.read(known.written().replace('"version": 1', '"version": 0'), "model.json")
     with pytest.raises(RunError, match="was not written by this version"):
-        facts.read("{}", "model.json")
-    galaxies = runs.known(directory(trained, "galaxies"))
+        model_card.read("{}", "model.json")
+    galaxies = run_directory.known(directory(trained, "galaxies"))
     assert (galaxies.classes, galaxies.bands, galaxies.settings.side) == (ANSWERS, (3,), 16)
     assert galaxies.settings.folder is None
 
@@ -332,8 +335,8 @@ def test_an_onnx_file_says_what_the_network_says(
     sizes = "any batch of 16 x 16" if name == "galaxies" else "any batch, any size"
     assert f"net.onnx: takes {sizes}; compared with the network in onnxruntime" in text
     assert [path.name for path in file.parent.iterdir()] == ["net.onnx"]  # and nothing beside it
-    session, known = predicting.onnx_runner(file)
-    assert known == runs.known(run)
+    session, known = predict.onnx_runner(file)
+    assert known == run_directory.known(run)
     network, _ = predict_with(run)
     rng = np.random.default_rng(0)
     for size in ((30, 30), (33, 54), (61, 40)):
@@ -341,9 +344,9 @@ def test_an_onnx_file_says_what_the_network_says(
         Image.fromarray(rng.integers(0, 255, (*size, 3), dtype=np.uint8)).save(path)
         if name == "galaxies":
             files = [("a", path)] * 3
-            both = [predicting.vectors(r, known, files, 2, False, lambda *_: None) for r in (session, network)]
+            both = [predict.vectors(r, known, files, 2, False, lambda *_: None) for r in (session, network)]
         else:
-            both = [predicting.mask(r, known, path, False) for r in (session, network)]
+            both = [predict.mask(r, known, path, False) for r in (session, network)]
         assert both[0].shape == both[1].shape
         assert np.abs(both[0] - both[1]).max() < 1e-5
     check_without_torch(run, folder, file, tmp_path, capsys)
@@ -351,7 +354,7 @@ def test_an_onnx_file_says_what_the_network_says(
     del model.metadata_props[:]
     file.write_bytes(model.SerializeToString())
     with pytest.raises(RunError, match="does not say how images become its input"):
-        predicting.onnx_runner(file)
+        predict.onnx_runner(file)
 
 
 def check_without_torch(run: Path, folder: Path, file: Path, root: Path, capsys: pytest.CaptureFixture) -> None:
@@ -361,7 +364,7 @@ def check_without_torch(run: Path, folder: Path, file: Path, root: Path, capsys:
     arguments = ["predict", "--onnx", str(file), str(folder), "--out", str(theirs), "--grey"]
     code = f"""
 import sys
-from quarterturn_lab.cli import app
+from quarterturn_lab.cli.app import app
 try:
     app({arguments!r})
 except SystemExit as end:
@@ -379,7 +382,7 @@ assert "torch" not in sys.modules, "torch was imported"
 
 
 def test_rows_that_cannot_be_exported_say_so(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    runs.run(tiny("gradual-pool", epochs=1), tmp_path / "run")
+    training_run.run(tiny("gradual-pool", epochs=1), tmp_path / "run")
     code, _, errors = call(f"export {tmp_path}/run --onnx {tmp_path}/o.onnx", capsys)
     assert code == 2
     assert "cannot follow the network's forward" in errors
@@ -415,14 +418,14 @@ def test_tables_speak_of_their_own_scores(trained: Path) -> None:
         "buildings": ("test AUC", "AUC: higher is better", "break-even", "0.9676 ± 0.0008"),
         "nuclei": ("test Dice", "average precision"),
     }.items():
-        lines = tables.lines_of(trained / "runs", name)
+        lines = table.lines_of(trained / "runs", name)
         assert [line.label for line in lines] == ["baseline", "roll-all-quarter"]
-        text = tables.markdown(lines)
+        text = table.markdown(lines)
         assert all(word in text for word in words), text
-        score = runs.summary(directory(trained, name))["test"]
+        score = run_directory.summary(directory(trained, name))["test"]
         assert lines[1].test[0] in score.values()
         assert lines[1].difference is not None
-    header = tables.as_csv(tables.lines_of(trained / "runs", "buildings")).splitlines()[0]
+    header = table.as_csv(table.lines_of(trained / "runs", "buildings")).splitlines()[0]
     assert "break_even_mean" in header
 
 

@@ -15,8 +15,10 @@ import pytest
 from labtools import call, class_folders, tiny
 from PIL import Image
 
-from quarterturn_lab import runs, tables
-from quarterturn_lab.report import report
+from quarterturn_lab.report import table
+from quarterturn_lab.report.html import report
+from quarterturn_lab.runs import run_directory
+from quarterturn_lab.training import training_run
 
 COMMANDS = ("train", "table", "study", "evaluate", "check", "predict", "submit", "export", "report", "demo", "doctor")
 COMMANDS += ("data info", "data verify")
@@ -32,7 +34,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for row in ("baseline", "pool-mean", "roll-all-quarter"):
         for seed in (0, 1):
             config = tiny(row, seed=seed, epochs=2)
-            runs.run(config, runs.directory_of(config, root))
+            training_run.run(config, run_directory.directory_of(config, root))
     return root
 
 
@@ -131,7 +133,7 @@ def test_table_runs_all_rows_and_reuses_them(tmp_path: Path, capsys: pytest.Capt
     code, out, errors = call(command, capsys)
     assert code == 0, errors
     assert "report:" in out
-    lines = {line.label: line for line in tables.lines_of(tmp_path, "synthetic")}
+    lines = {line.label: line for line in table.lines_of(tmp_path, "synthetic")}
     assert set(lines) == {"baseline", "pool-mean-D4"}  # a plain row has no group
     assert lines["pool-mean-D4"].seeds == (0,)
     assert lines["pool-mean-D4"].pairs == 1
@@ -145,7 +147,7 @@ def test_a_terminated_table_ends_its_runs(tmp_path: Path) -> None:
         f"table synthetic --runs 1 --rows baseline --epochs 100000 --side 15 --train-size 60 --runs-dir {tmp_path}"
     )
     process = subprocess.Popen(
-        [sys.executable, "-m", "quarterturn_lab.cli", *command.split()],
+        [sys.executable, "-m", "quarterturn_lab.cli.app", *command.split()],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -155,15 +157,15 @@ def test_a_terminated_table_ends_its_runs(tmp_path: Path) -> None:
         time.sleep(0.05)
     process.terminate()
     assert process.wait(timeout=200) == 143
-    with runs.locked(directory):  # nobody holds it any more
+    with run_directory.locked(directory):  # nobody holds it any more
         assert not (directory / "summary.json").exists()
 
 
 def test_the_table_is_arithmetic_on_the_summaries(finished: Path) -> None:
-    lines = {line.label: line for line in tables.lines_of(finished, "synthetic")}
+    lines = {line.label: line for line in table.lines_of(finished, "synthetic")}
     assert list(lines) == ["baseline", "pool-mean", "roll-all-quarter"]
     values = {
-        row: [runs.summary(finished / f"synthetic/{row}/seed{s}")["test"]["cross_entropy"] for s in (0, 1)]
+        row: [run_directory.summary(finished / f"synthetic/{row}/seed{s}")["test"]["cross_entropy"] for s in (0, 1)]
         for row in lines
     }
     pool = lines["pool-mean"]
@@ -171,10 +173,10 @@ def test_the_table_is_arithmetic_on_the_summaries(finished: Path) -> None:
     gaps = np.subtract(values["pool-mean"], values["baseline"])
     assert pool.difference == pytest.approx((gaps.mean(), gaps.std(ddof=1)))
     assert lines["baseline"].difference is None
-    text = tables.markdown(list(lines.values()))
+    text = table.markdown(list(lines.values()))
     assert f"| {np.mean(values['pool-mean']):.4f} ± " in text
     assert "paper" not in text  # the embedded set is not in the paper
-    assert tables.as_csv(list(lines.values())).count("\n") == 4
+    assert table.as_csv(list(lines.values())).count("\n") == 4
 
 
 def test_the_papers_figures_stand_beside_plankton(finished: Path, tmp_path: Path) -> None:
@@ -182,9 +184,9 @@ def test_the_papers_figures_stand_beside_plankton(finished: Path, tmp_path: Path
     target = tmp_path / "plankton/pool-mean/seed0/summary.json"
     target.parent.mkdir(parents=True)
     target.write_text(source.read_text().replace('"synthetic"', '"plankton"'))
-    assert "0.6781 ± 0.0041" in tables.markdown(tables.lines_of(tmp_path, "plankton"))
+    assert "0.6781 ± 0.0041" in table.markdown(table.lines_of(tmp_path, "plankton"))
     target.write_text(target.read_text().replace('"C4"', '"D4"'))
-    assert "0.6781" not in tables.markdown(tables.lines_of(tmp_path, "plankton"))  # the paper had turns alone
+    assert "0.6781" not in table.markdown(table.lines_of(tmp_path, "plankton"))  # the paper had turns alone
 
 
 def test_the_report_is_one_page_that_needs_nothing_else(finished: Path, tmp_path: Path) -> None:
@@ -260,13 +262,13 @@ def test_skip_bad_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "bee/7.png cannot be read" in errors
     code, _, errors = call(f"{command} --skip-bad", capsys)
     assert code == 0, errors
-    assert runs.summary(tmp_path / "folder/baseline/seed0")["skipped_images"] == 1
+    assert run_directory.summary(tmp_path / "folder/baseline/seed0")["skipped_images"] == 1
 
 
 def test_an_interrupt_is_said_and_the_checkpoint_resumes(tmp_path: Path) -> None:
     command = "train synthetic/baseline --side 15 --train-size 200 --epochs 2000 --checkpoint-seconds 0"
     process = subprocess.Popen(
-        [sys.executable, "-m", "quarterturn_lab.cli", *command.split(), "--runs-dir", str(tmp_path)],
+        [sys.executable, "-m", "quarterturn_lab.cli.app", *command.split(), "--runs-dir", str(tmp_path)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -285,7 +287,7 @@ def test_an_interrupt_is_said_and_the_checkpoint_resumes(tmp_path: Path) -> None
 
 
 def test_a_closed_pipe_ends_a_command_quietly() -> None:
-    command = [sys.executable, "-m", "quarterturn_lab.cli", "doctor"]
+    command = [sys.executable, "-m", "quarterturn_lab.cli.app", "doctor"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.close()  # as head does when it has seen enough

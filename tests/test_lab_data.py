@@ -13,13 +13,13 @@ import torch
 from labtools import DATA, class_folders, tiny
 from PIL import Image
 
-from quarterturn import QuarterturnError
 from quarterturn_lab import data as loaders
-from quarterturn_lab.augment import matrices, turned, uniforms, warped
-from quarterturn_lab.config import Augment
-from quarterturn_lab.data import cache, folder, images, mnist, mnist_held, plankton, splits, synthetic
+from quarterturn_lab.data import cache, folders, images, mnist, mnist_validation, plankton, splits, synthetic
+from quarterturn_lab.data.augment import matrices, turned, uniforms, warped
 from quarterturn_lab.data.dataset import Settings, subset
-from quarterturn_lab.errors import DataError, RunError
+from quarterturn_lab.errors import DataError, LabError, RunError
+from quarterturn_lab.runs.loading import load
+from quarterturn_lab.settings.config import Augment
 
 
 def settings(path: Path | None, side: int = 15, **options: object) -> Settings:
@@ -51,7 +51,7 @@ def test_the_embedded_set_has_pairs_that_only_a_flip_exchanges(monkeypatch: pyte
 
 
 def test_the_embedded_set_needs_no_folder() -> None:
-    data = loaders.load(tiny())
+    data = load(tiny())
     assert data.images.shape == (3000, 1, 15, 15)
     assert len(data.train) == 60
     assert len(data.test) == 1000
@@ -63,7 +63,7 @@ def test_the_embedded_set_needs_no_folder() -> None:
 
 
 def test_a_folder_of_class_folders(tmp_path: Path) -> None:
-    data = folder.load(settings(class_folders(tmp_path)))
+    data = folders.load(settings(class_folders(tmp_path)))
     assert data.classes == ("ant", "bee")
     assert data.images.shape == (24, 1, 15, 15)
     assert len(data.train) + len(data.test) == 24
@@ -102,7 +102,10 @@ def test_the_split_has_the_papers_numbers() -> None:
 def test_the_committed_list_is_well_formed() -> None:
     listed = splits.committed(plankton.LISTED)
     assert len(listed) == round(plankton.LISTED_FOR * splits.TEST_PART) == 2425
-    assert splits.written(sorted(listed)) == (Path(splits.__file__).parent / plankton.LISTED).read_text()
+    assert (
+        splits.written(sorted(listed))
+        == (Path(splits.__file__).parent / "committed_splits" / plankton.LISTED).read_text()
+    )
     assert len({name.split("/")[0] for name in listed}) > 100
 
 
@@ -133,7 +136,7 @@ def test_real_mnist(tmp_path: Path) -> None:
 
 
 def test_subsets_are_stratified_and_follow_the_seed() -> None:
-    data = loaders.load(tiny(train_size=None))
+    data = load(tiny(train_size=None))
     one, again, other = subset(data, 100, 0), subset(data, 100, 0), subset(data, 100, 1)
     assert np.array_equal(one.train, again.train)
     assert not np.array_equal(one.train, other.train)
@@ -157,7 +160,7 @@ def test_rotated_mnist_from_idx_files(tmp_path: Path) -> None:
     data = mnist.load(settings(tmp_path, side=29))
     assert data.images.shape == (62, 1, 29, 29)
     assert (len(data.train), len(data.test)) == (12, 50)
-    held = mnist_held.load(settings(tmp_path, side=29))
+    held = mnist_validation.load(settings(tmp_path, side=29))
     assert np.array_equal(np.concatenate((held.train, held.test)), data.train)  # and no test image
     assert (len(held.train), len(held.test)) == (10, 2)
     with pytest.raises(DataError, match="do not fit into a side of 20"):
@@ -194,14 +197,14 @@ def test_missing_and_wrong_folders_show_the_expected_tree(loader: str, tmp_path:
 def test_wrong_contents_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "photos.zip").write_text("x")
     with pytest.raises(DataError, match=r"no images in .*: found photos\.zip; expected"):
-        folder.load(settings(tmp_path))
+        folders.load(settings(tmp_path))
     class_folders(tmp_path / "one", classes=("ant",))
     with pytest.raises(DataError, match="one class only"):
-        folder.load(settings(tmp_path / "one"))
+        folders.load(settings(tmp_path / "one"))
     class_folders(tmp_path / "few", count=1)
     with pytest.raises(DataError, match="too few"):
-        folder.load(settings(tmp_path / "few"))
-    with pytest.raises(QuarterturnError, match="did you mean 'plankton'"):
+        folders.load(settings(tmp_path / "few"))
+    with pytest.raises(LabError, match="did you mean 'plankton'"):
         loaders.loader("plankto")
 
 
@@ -212,12 +215,12 @@ def test_broken_images_are_named_or_counted(tmp_path: Path) -> None:
     (root / "bee" / "4.png").write_text("no image")
     (root / "bee" / "5.png").write_bytes(b"")
     with pytest.raises(DataError, match=r"ant/3\.png cannot be read .* 2 more .*bee/4\.png.*--skip-bad"):
-        folder.load(settings(root))
-    data = folder.load(settings(root, skip_bad=True))
+        folders.load(settings(root))
+    data = folders.load(settings(root, skip_bad=True))
     assert data.bad == ("ant/3.png", "bee/4.png", "bee/5.png")
     assert len(data.images) == 21
     with pytest.raises(DataError, match=r"ant/3\.png cannot be read"):  # the cache remembers, and does not hide them
-        folder.load(settings(root))
+        folders.load(settings(root))
 
 
 def test_truncated_jpegs_are_found(tmp_path: Path) -> None:
@@ -276,14 +279,14 @@ def test_transparency_is_white_and_floats_of_unit_range_are_seen(tmp_path: Path)
 
 def test_the_cache_is_keyed_by_contents_and_settings(tmp_path: Path) -> None:
     root = class_folders(tmp_path)
-    first = folder.load(settings(root))
-    assert folder.load(settings(root)).fingerprint == first.fingerprint
-    assert folder.load(settings(root, invert=True)).fingerprint != first.fingerprint
-    assert folder.load(settings(root, side=17)).images.shape[2] == 17
+    first = folders.load(settings(root))
+    assert folders.load(settings(root)).fingerprint == first.fingerprint
+    assert folders.load(settings(root, invert=True)).fingerprint != first.fingerprint
+    assert folders.load(settings(root, side=17)).images.shape[2] == 17
     stat = (root / "ant" / "0.png").stat()
     Image.fromarray(np.full((10, 14), 7, dtype=np.uint8)).save(root / "ant" / "0.png")
     os.utime(root / "ant" / "0.png", ns=(stat.st_atime_ns, stat.st_mtime_ns))  # the dates do not count
-    changed = folder.load(settings(root))
+    changed = folders.load(settings(root))
     assert changed.fingerprint != first.fingerprint
     assert changed.images[0].max() == 7
 

@@ -12,14 +12,16 @@ import torch
 from labtools import DATA, SMALL, TREES, small
 
 import quarterturn as qt
-from quarterturn_lab import runs
-from quarterturn_lab.build import build, filters_twin, initialise
 from quarterturn_lab.data.dataset import Scenes
 from quarterturn_lab.data.galaxies import IMAGES, TABLE
 from quarterturn_lab.errors import ConfigError
-from quarterturn_lab.evaluation import evaluate, examples, for_whole_images, labels_of, predict, runner, scene_error
-from quarterturn_lab.nets import BUILDINGS, NUCLEI, edited
-from quarterturn_lab.whole import BLOCK, object_map, with_margin
+from quarterturn_lab.evaluation.score import evaluate, examples, labels_of, predict, scene_error
+from quarterturn_lab.inference.network import for_whole_images, runner
+from quarterturn_lab.inference.whole_images import BLOCK, object_map, with_margin
+from quarterturn_lab.models.build import build, filters_twin, initialise
+from quarterturn_lab.runs import network, run_directory
+from quarterturn_lab.settings.networks import BUILDINGS, NUCLEI, edited
+from quarterturn_lab.training import training_run
 
 CPU = torch.device("cpu")
 QUARTERS = (0.0, 90.0, 180.0, 270.0)
@@ -43,10 +45,10 @@ def tree(name: str, root: Path) -> Path:
 @pytest.mark.parametrize(("name", "row", "rotate"), ROWS)
 def test_each_set_trains_and_is_equivariant_afterwards(name: str, row: str, rotate: str, tmp_path: Path) -> None:
     config = small(name, row, tree(name, tmp_path / "data"), rotate=rotate)
-    result = runs.run(config, tmp_path / "run")
-    _, data, net = runs.opened(tmp_path / "run")
+    result = training_run.run(config, tmp_path / "run")
+    _, data, net = run_directory.opened(tmp_path / "run")
     group = qt.named(config.net.group)
-    fresh = runs.make_net(config, data)
+    fresh = network.make_net(config, data)
     assert any(not torch.equal(a, b) for a, b in zip(net.parameters(), fresh.parameters(), strict=True))
     x = examples(config, data, data.test[:2]).double()
     qt.assert_equivariant(net.double(), group, x)
@@ -60,8 +62,8 @@ def test_each_set_trains_and_is_equivariant_afterwards(name: str, row: str, rota
 @pytest.mark.parametrize("name", ["galaxies", "buildings", "nuclei"])
 def test_a_plain_network_is_found_out(name: str, tmp_path: Path) -> None:
     config = small(name, "baseline", tree(name, tmp_path / "data"))
-    result = runs.run(config, tmp_path / "run")
-    _, data, net = runs.opened(tmp_path / "run")
+    result = training_run.run(config, tmp_path / "run")
+    _, data, net = run_directory.opened(tmp_path / "run")
     with pytest.raises(qt.NotEquivariantError):
         qt.assert_equivariant(net, qt.C4, examples(config, data, data.test[:2]))
     assert result["test"] != result["test_4_turns"]
@@ -72,7 +74,7 @@ def test_a_plain_network_is_found_out(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["galaxies", "buildings", "nuclei"])
 def test_an_interrupted_run_ends_with_the_same_weights(name: str, tmp_path: Path) -> None:
     config = small(name, "roll-all-quarter", tree(name, tmp_path / "data"), checkpoint_seconds=0.0)
-    runs.run(config, tmp_path / "whole")
+    training_run.run(config, tmp_path / "whole")
 
     class Stop(Exception):
         pass
@@ -82,8 +84,8 @@ def test_an_interrupted_run_ends_with_the_same_weights(name: str, tmp_path: Path
             raise Stop
 
     with pytest.raises(Stop):
-        runs.run(config, tmp_path / "stopped", stop)
-    runs.run(config, tmp_path / "stopped")
+        training_run.run(config, tmp_path / "stopped", stop)
+    training_run.run(config, tmp_path / "stopped")
     weights = [(tmp_path / where / "model.safetensors").read_bytes() for where in ("whole", "stopped")]
     assert weights[0] == weights[1]
 
@@ -91,8 +93,8 @@ def test_an_interrupted_run_ends_with_the_same_weights(name: str, tmp_path: Path
 @pytest.mark.parametrize("name", ["galaxies", "buildings", "nuclei"])
 def test_training_learns(name: str, tmp_path: Path) -> None:
     config = small(name, "roll-all-half", tree(name, tmp_path / "data"), epochs=8, tiles=4, lr=1e-2)
-    result = runs.run(config, tmp_path / "run")
-    losses = [record["train_loss"] for record in runs.records(tmp_path / "run")]
+    result = training_run.run(config, tmp_path / "run")
+    losses = [record["train_loss"] for record in run_directory.records(tmp_path / "run")]
     assert losses[-1] < 0.8 * losses[0]
     if name == "buildings":  # the objects are bright
         assert result["test"]["auc"] > 0.95
@@ -103,10 +105,10 @@ def test_training_learns(name: str, tmp_path: Path) -> None:
 
 def test_the_decision_tree_as_output(tmp_path: Path) -> None:
     config = small("galaxies", "pool-mean", tree("galaxies", tmp_path / "data"), net={"output": "questions"}, epochs=6)
-    runs.run(config, tmp_path / "run")
-    losses = [record["train_loss"] for record in runs.records(tmp_path / "run")]
+    training_run.run(config, tmp_path / "run")
+    losses = [record["train_loss"] for record in run_directory.records(tmp_path / "run")]
     assert losses[-1] < losses[0]
-    _, data, net = runs.opened(tmp_path / "run")
+    _, data, net = run_directory.opened(tmp_path / "run")
     answers = predict(config, net, data, data.test, CPU)
     assert np.allclose(answers[:, 0:3].sum(1), 1, atol=1e-5)
     assert np.allclose(answers[:, 3:5].sum(1), answers[:, 1], atol=1e-5)
@@ -186,8 +188,8 @@ def test_the_u_nets_rows() -> None:
 
 def test_masks_are_averaged_over_quarter_turns_alone(tmp_path: Path) -> None:
     config = small("buildings", "baseline", tree("buildings", tmp_path / "data"))
-    runs.run(config, tmp_path / "run")
-    _, data, net = runs.opened(tmp_path / "run")
+    training_run.run(config, tmp_path / "run")
+    _, data, net = run_directory.opened(tmp_path / "run")
     by_hand = [predict(config, net, data, data.test[:1], CPU, (angle,))[0] for angle in QUARTERS]
     assert np.allclose(predict(config, net, data, data.test[:1], CPU, QUARTERS)[0], np.mean(by_hand, axis=0))
     assert labels_of(config, data, data.test)[0].shape == by_hand[0].shape == (118, 118)
@@ -211,10 +213,10 @@ def test_real_roads_train_and_whole_tiles_turn_along(tmp_path: Path) -> None:
     for kind in ("sat", "map"):  # one of the two is enough
         next((root / "test" / kind).glob("tile09.*")).unlink()
     config = small("roads", "roll-all-quarter", root, epochs=1, eval_train=1)
-    result = runs.run(config, tmp_path / "run")
+    result = training_run.run(config, tmp_path / "run")
     assert (result["train_images"], result["test_images"], result["presentations"]) == (7, 1, 28)
     assert result["test"] == pytest.approx(result["test_4_turns"], abs=1e-5)
-    _, data, net = runs.opened(tmp_path / "run")
+    _, data, net = run_directory.opened(tmp_path / "run")
     assert data.images[int(data.test[0])].shape == (3, 1500, 1500)
     assert scene_error(config, net, data, int(data.test[0]), qt.C4) < 1e-5
 
@@ -228,9 +230,9 @@ def test_real_galaxies_train_and_answers_are_invariant(tmp_path: Path) -> None:
     for line in lines[1:]:
         shutil.move(root / IMAGES / f"{line.split(',')[0]}.jpg", few / IMAGES)
     config = small("galaxies", "roll-all-quarter", few, net={"output": "questions"})
-    result = runs.run(config, tmp_path / "run")
+    result = training_run.run(config, tmp_path / "run")
     assert result["test"] == pytest.approx(result["test_4_turns"], abs=1e-6)
-    _, data, net = runs.opened(tmp_path / "run")
+    _, data, net = run_directory.opened(tmp_path / "run")
     assert len(data.classes) == 17  # a part of the tree
     qt.assert_equivariant(net.double(), qt.C4, examples(config, data, data.test).double())
 
@@ -242,9 +244,9 @@ def test_real_nuclei_train_and_masks_turn_along(tmp_path: Path) -> None:
             path.unlink()
             (root / "labels" / path.name).unlink()
     config = small("nuclei", "roll-all-quarter", root, epochs=1)
-    result = runs.run(config, tmp_path / "run")
+    result = training_run.run(config, tmp_path / "run")
     assert result["test"] == pytest.approx(result["test_4_turns"], abs=1e-5)
-    _, data, net = runs.opened(tmp_path / "run")
+    _, data, net = run_directory.opened(tmp_path / "run")
     for i in data.test:
         assert scene_error(config, net, data, int(i), qt.C4) < 1e-5
     assert for_whole_images(config, net) is not net  # trained by turning maps, used by turning filters

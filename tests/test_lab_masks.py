@@ -5,9 +5,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from quarterturn_lab import masks
-from quarterturn_lab.metrics import rmse
-from quarterturn_lab.tasks import TASKS
+from quarterturn_lab.evaluation import segmentation
+from quarterturn_lab.evaluation.classification import rmse
+from quarterturn_lab.evaluation.tasks import TASKS
 
 
 @pytest.fixture
@@ -27,11 +27,11 @@ def test_auc_is_the_share_of_pairs_in_order(levels: int, rng: np.random.Generato
     """Few levels make ties, which count half."""
     scores, truth = rng.integers(0, levels, 80) / levels, rng.random(80) < 0.3
     pairs = [(p > n) + 0.5 * (p == n) for p in scores[truth] for n in scores[~truth]]
-    assert masks.auc(scores, truth) == pytest.approx(np.mean(pairs))
-    assert masks.auc(truth.astype(float), truth) == 1.0
-    assert masks.auc(1.0 - truth, truth) == 0.0
-    assert masks.auc(np.zeros(80), truth) == 0.5
-    assert np.isnan(masks.auc(scores, np.ones(80, dtype=bool)))
+    assert segmentation.auc(scores, truth) == pytest.approx(np.mean(pairs))
+    assert segmentation.auc(truth.astype(float), truth) == 1.0
+    assert segmentation.auc(1.0 - truth, truth) == 0.0
+    assert segmentation.auc(np.zeros(80), truth) == 0.5
+    assert np.isnan(segmentation.auc(scores, np.ones(80, dtype=bool)))
 
 
 def near(mask: np.ndarray, y: int, x: int, slack: int) -> bool:
@@ -44,7 +44,7 @@ def test_relaxed_precision_and_recall_by_their_definition(slack: int, rng: np.ra
     steps = 16
     scenes = [(rng.random((9, 14)), rng.random((9, 14)) < 0.1), (rng.random((12, 7)), rng.random((12, 7)) < 0.2)]
     scenes[0][0][0, 0] = 1.0
-    precision, recall = masks.relaxed_curve([p for p, _ in scenes], [t for _, t in scenes], slack, steps)
+    precision, recall = segmentation.relaxed_curve([p for p, _ in scenes], [t for _, t in scenes], slack, steps)
     for step in range(steps + 1):
         predicted = right = true = found = 0
         for p, t in scenes:
@@ -61,24 +61,24 @@ def test_relaxed_precision_and_recall_by_their_definition(slack: int, rng: np.ra
 def test_the_break_even_point(rng: np.random.Generator) -> None:
     truth = np.zeros((20, 20), dtype=bool)
     truth[5:9, 5:15] = True
-    assert masks.break_even([truth * 0.9], [truth]) == 1.0
+    assert segmentation.break_even([truth * 0.9], [truth]) == 1.0
     shifted = np.roll(truth, 3, axis=0)
-    assert masks.break_even([shifted * 0.9], [truth]) == 1.0  # within 3 pixels
-    assert masks.break_even([np.roll(truth, 5, axis=0) * 0.9], [truth]) < 0.9
+    assert segmentation.break_even([shifted * 0.9], [truth]) == 1.0  # within 3 pixels
+    assert segmentation.break_even([np.roll(truth, 5, axis=0) * 0.9], [truth]) < 0.9
     p = np.where(truth, 0.4, 0.1) + 0.5 * rng.random((20, 20))
-    precision, recall = masks.relaxed_curve([p], [truth], 0)
-    value = masks.break_even([p], [truth], 0)
+    precision, recall = segmentation.relaxed_curve([p], [truth], 0)
+    value = segmentation.break_even([p], [truth], 0)
     best = np.abs(precision - recall).argmin()
     assert value == pytest.approx((precision[best] + recall[best]) / 2, abs=0.02)
-    assert np.isnan(masks.break_even([p], [np.zeros((20, 20))]))
+    assert np.isnan(segmentation.break_even([p], [np.zeros((20, 20))]))
 
 
 def test_dice() -> None:
     a, b = np.array([[1, 1, 0, 0]]), np.array([[0, 1, 1, 0]])
-    assert masks.dice(a, b) == 0.5
-    assert masks.dice(a, a) == 1.0
-    assert masks.dice(a, 1 - a) == 0.0
-    assert masks.dice(0 * a, 0 * a) == 1.0
+    assert segmentation.dice(a, b) == 0.5
+    assert segmentation.dice(a, a) == 1.0
+    assert segmentation.dice(a, 1 - a) == 0.0
+    assert segmentation.dice(0 * a, 0 * a) == 1.0
 
 
 def flooded(mask: np.ndarray) -> np.ndarray:
@@ -103,8 +103,8 @@ def flooded(mask: np.ndarray) -> np.ndarray:
 def test_connected_parts_against_filling(rng: np.random.Generator) -> None:
     for _ in range(200):
         mask = rng.random(rng.integers(1, 15, 2)) < rng.random()
-        assert np.array_equal(masks.components(mask), flooded(mask))
-    assert masks.components(np.eye(3)).max() == 3  # corners do not connect
+        assert np.array_equal(segmentation.components(mask), flooded(mask))
+    assert segmentation.components(np.eye(3)).max() == 3  # corners do not connect
 
 
 def test_connected_parts_of_a_large_map() -> None:
@@ -113,8 +113,8 @@ def test_connected_parts_of_a_large_map() -> None:
     snake[::2] = True
     snake[1::4, -1] = True
     snake[3::4, 0] = True
-    assert masks.components(snake).max() == 1
-    assert masks.components(np.random.default_rng(0).random((1500, 1500)) < 0.5).max() > 100_000
+    assert segmentation.components(snake).max() == 1
+    assert segmentation.components(np.random.default_rng(0).random((1500, 1500)) < 0.5).max() > 100_000
 
 
 def overlap(a: np.ndarray, b: np.ndarray) -> float:
@@ -123,10 +123,10 @@ def overlap(a: np.ndarray, b: np.ndarray) -> float:
 
 def test_average_precision_by_its_definition(rng: np.random.Generator) -> None:
     for _ in range(20):
-        truth = masks.components(rng.random((12, 16)) < 0.4) * 3  # numbers need not follow each other
-        moved = masks.components(np.roll(truth > 0, 1, axis=rng.integers(2)) & (rng.random((12, 16)) < 0.95))
+        truth = segmentation.components(rng.random((12, 16)) < 0.4) * 3  # numbers need not follow each other
+        moved = segmentation.components(np.roll(truth > 0, 1, axis=rng.integers(2)) & (rng.random((12, 16)) < 0.95))
         found = []
-        for limit in masks.OVERLAPS:
+        for limit in segmentation.OVERLAPS:
             hits = sum(
                 overlap(moved == i, truth == j) > limit
                 for i in np.unique(moved[moved > 0])
@@ -134,17 +134,19 @@ def test_average_precision_by_its_definition(rng: np.random.Generator) -> None:
             )
             count = len(np.unique(moved[moved > 0])) + len(np.unique(truth[truth > 0]))
             found.append(hits / (count - hits))
-        assert masks.average_precision(moved, truth) == pytest.approx(np.mean(found))
+        assert segmentation.average_precision(moved, truth) == pytest.approx(np.mean(found))
     nothing = np.zeros((4, 4))
-    assert masks.average_precision(nothing, nothing) == 1.0
-    assert masks.average_precision(nothing, np.eye(4)) == masks.average_precision(np.eye(4), nothing) == 0.0
+    assert segmentation.average_precision(nothing, nothing) == 1.0
+    assert (
+        segmentation.average_precision(nothing, np.eye(4)) == segmentation.average_precision(np.eye(4), nothing) == 0.0
+    )
     everything = np.full((4, 4), 7)
-    assert masks.average_precision(everything, everything) == 1.0
-    assert masks.OVERLAPS == (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
+    assert segmentation.average_precision(everything, everything) == 1.0
+    assert segmentation.OVERLAPS == (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 
 
 def test_no_score_changes_as_everything_is_turned(rng: np.random.Generator) -> None:
-    p, t = rng.random((30, 21)), masks.components(rng.random((30, 21)) < 0.3)
+    p, t = rng.random((30, 21)), segmentation.components(rng.random((30, 21)) < 0.3)
     first = TASKS["instances"].scores([p], [t])
     for quarters in range(1, 4):
         again = TASKS["instances"].scores([np.rot90(p, quarters)], [np.rot90(t, quarters)])

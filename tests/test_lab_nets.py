@@ -9,12 +9,13 @@ from labtools import TINY, TINY_MAPS
 from torch import nn
 
 import quarterturn as qt
-from quarterturn_lab.build import build, initialise
-from quarterturn_lab.config import Config, Precision, checked
-from quarterturn_lab.experiments import AUGMENT_OPTIONS, EXPERIMENTS, NET_OPTIONS, settings_of, split_name
-from quarterturn_lab.layers import ANSWERS, QUESTIONS, Questions, SymmetricConv, smallest_subgroup
-from quarterturn_lab.nets import BUILDINGS, GALAXIES, PLANKTON, ROWS, Net, edited, restaged
-from quarterturn_lab.options import Options
+from quarterturn_lab.cli.options import Options
+from quarterturn_lab.errors import ConfigError, LabError
+from quarterturn_lab.models.build import build, initialise
+from quarterturn_lab.models.layers import ANSWERS, QUESTIONS, Questions, SymmetricConv, smallest_subgroup
+from quarterturn_lab.settings.config import Config, Precision, checked
+from quarterturn_lab.settings.experiments import AUGMENT_OPTIONS, EXPERIMENTS, NET_OPTIONS, settings_of, split_name
+from quarterturn_lab.settings.networks import BUILDINGS, GALAXIES, PLANKTON, ROWS, Net, edited, restaged
 
 # notes on the reconstruction: docs/decisions/0020. All counts are weights and biases.
 COUNTS = {
@@ -154,7 +155,7 @@ def test_widths_and_places_of_the_layers() -> None:
 def test_options_where_the_paper_is_silent() -> None:
     assert [len(stage) for stage in restaged(PLANKTON, "2-2-2-4").stages] == [2, 2, 2, 4]
     assert count(restaged(PLANKTON, "2-2-4-2")) == 2_840_409
-    with pytest.raises(qt.QuarterturnError, match="10 in all"):
+    with pytest.raises(LabError, match="10 in all"):
         restaged(PLANKTON, "2-2-3")
     one = replace(BUILDINGS, outputs=1)
     assert [count(edited(one, row)) for row in COUNTS["buildings"]] == [582_977, 150_945, 582_977, 158_417, 597_921]
@@ -204,13 +205,13 @@ def test_the_decision_tree_of_a_part_of_the_answers() -> None:
     column = {name: answers[:, i] for i, name in enumerate(names)}
     torch.testing.assert_close(sum(column[f"Class8.{i}"] for i in range(1, 8)), column["Class6.1"])
     torch.testing.assert_close(column["Class7.1"] + column["Class7.2"] + column["Class7.3"], column["Class1.1"])
-    with pytest.raises(qt.OptionError, match="question 8 needs Class8.7"):
+    with pytest.raises(ConfigError, match="question 8 needs Class8.7"):
         Questions(names[:-1])
-    with pytest.raises(qt.OptionError, match="question 2 needs Class1.2"):
+    with pytest.raises(ConfigError, match="question 2 needs Class1.2"):
         Questions(("Class2.1", "Class2.2"))
-    with pytest.raises(qt.OptionError, match="does not know 'redshift'"):
+    with pytest.raises(ConfigError, match="does not know 'redshift'"):
         Questions((*names, "redshift"))
-    with pytest.raises(qt.OptionError, match="needs 37 outputs, got 17"):
+    with pytest.raises(ConfigError, match="needs 37 outputs, got 17"):
         build(replace(GALAXIES, output="questions", outputs=17, stages=((8,),)))
 
 
@@ -240,19 +241,19 @@ def test_initialisation_is_he_over_the_rolled_inputs_with_a_small_output() -> No
 
 
 def test_unknown_names_are_answered_with_the_nearest() -> None:
-    with pytest.raises(qt.OptionError, match="did you mean 'roll-all-quarter'"):
+    with pytest.raises(ConfigError, match="did you mean 'roll-all-quarter'"):
         split_name("plankton/rol-all-quarter")
-    with pytest.raises(qt.OptionError, match="did you mean 'plankton'"):
+    with pytest.raises(ConfigError, match="did you mean 'plankton'"):
         split_name("planktn/baseline")
-    with pytest.raises(qt.QuarterturnError, match="names no row"):
+    with pytest.raises(LabError, match="names no row"):
         split_name("plankton")
     with pytest.raises(qt.OptionError, match="unknown group 'mirrow': did you mean 'mirror'"):
         settings_of("plankton", "pool-mean", group="mirrow")
-    with pytest.raises(qt.QuarterturnError, match="has no group"):
+    with pytest.raises(LabError, match="has no group"):
         settings_of("plankton", "baseline", group="D4")
-    with pytest.raises(qt.OptionError, match="no dense layer to roll"):
+    with pytest.raises(ConfigError, match="no dense layer to roll"):
         settings_of("buildings", "roll-dense-half")
-    with pytest.raises(qt.OptionError, match="multiples"):
+    with pytest.raises(ConfigError, match="multiples"):
         edited(replace(TINY, stages=((6,),)), "roll-all-quarter")
 
 
@@ -272,7 +273,7 @@ def test_every_experiment_makes_configs_for_its_rows(name: str) -> None:
     assert (divided.batch, divided.batch_images) == (128, 32)
     assert checked(settings_of("plankton", "pool-mean", group="d4")).batch_images == 16
     assert checked(settings_of("plankton", "baseline")).batch_images == 128
-    with pytest.raises(qt.QuarterturnError, match="lr"):
+    with pytest.raises(LabError, match="lr"):
         checked(settings_of("plankton", "baseline", lr=-1.0))
-    with pytest.raises(qt.QuarterturnError, match="drops"):
+    with pytest.raises(LabError, match="drops"):
         checked(settings_of("plankton", "baseline", drops=(1.5,)))

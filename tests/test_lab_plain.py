@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import quarterturn as qt
-from quarterturn_lab.build import build
-from quarterturn_lab.nets import BUILDINGS, GALAXIES, PLANKTON, Net, edited
+from quarterturn_lab.models.build import build
+from quarterturn_lab.settings.networks import BUILDINGS, GALAXIES, PLANKTON, Net, edited
 
 ROWS = ("pool-mean", "pool-max", "stack", "roll-dense-half", "roll-all-quarter", "roll-all-eighth-dihedral")
 

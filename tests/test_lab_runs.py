@@ -16,15 +16,18 @@ import torch
 from labtools import tiny
 from torch import nn
 
-from quarterturn_lab import files, loop, machine, metrics, runs
-from quarterturn_lab.config import Config, difference, read
-from quarterturn_lab.data import load
+from quarterturn_lab import files
 from quarterturn_lab.errors import ConfigError, RunError
-from quarterturn_lab.evaluation import evaluate
-from quarterturn_lab.nets import ROWS
+from quarterturn_lab.evaluation import classification, statistics
+from quarterturn_lab.evaluation.score import evaluate
 from quarterturn_lab.progress import Bars, clock
-from quarterturn_lab.sweep import sweep
-from quarterturn_lab.tables import lines_of, shown
+from quarterturn_lab.report.table import lines_of, shown
+from quarterturn_lab.runs import environment, network, run_directory
+from quarterturn_lab.runs.loading import load
+from quarterturn_lab.settings.config import Config, difference, read
+from quarterturn_lab.settings.networks import ROWS
+from quarterturn_lab.training import loop, training_run
+from quarterturn_lab.training.sweep import sweep
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +38,7 @@ def threads() -> object:
 
 
 def losses(directory: Path) -> list[float]:
-    return [record["train_loss"] for record in runs.records(directory)]
+    return [record["train_loss"] for record in run_directory.records(directory)]
 
 
 def weights(directory: Path) -> bytes:
@@ -44,7 +47,7 @@ def weights(directory: Path) -> bytes:
 
 def worker(config: Config, directory: Path) -> subprocess.Popen[bytes]:
     directory.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "quarterturn_lab.worker", str(directory)]
+    command = [sys.executable, "-m", "quarterturn_lab.training.worker", str(directory)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     process.stdin.write(config.model_dump_json().encode())
     process.stdin.close()
@@ -56,35 +59,35 @@ def worker(config: Config, directory: Path) -> subprocess.Popen[bytes]:
 
 def test_two_runs_have_the_same_losses_and_weights(tmp_path: Path) -> None:
     config = tiny("roll-all-quarter")
-    first, again = runs.run(config, tmp_path / "a"), runs.run(config, tmp_path / "b")
+    first, again = training_run.run(config, tmp_path / "a"), training_run.run(config, tmp_path / "b")
     assert losses(tmp_path / "a") == losses(tmp_path / "b")
     assert len(losses(tmp_path / "a")) == 3
     assert weights(tmp_path / "a") == weights(tmp_path / "b")
     assert first["test"] == again["test"]
-    runs.run(tiny("roll-all-quarter", seed=1), tmp_path / "c")
+    training_run.run(tiny("roll-all-quarter", seed=1), tmp_path / "c")
     assert losses(tmp_path / "a") != losses(tmp_path / "c")
 
 
 def test_the_ways_to_rotate_give_the_same_run_up_to_rounding(tmp_path: Path) -> None:
-    maps = runs.run(tiny("roll-all-quarter"), tmp_path / "maps")
-    filters = runs.run(tiny("roll-all-quarter", rotate="filters", net={"dropout": 0.2}), tmp_path / "filters")
+    maps = training_run.run(tiny("roll-all-quarter"), tmp_path / "maps")
+    filters = training_run.run(tiny("roll-all-quarter", rotate="filters", net={"dropout": 0.2}), tmp_path / "filters")
     assert losses(tmp_path / "maps") == pytest.approx(losses(tmp_path / "filters"), rel=1e-4)
     assert maps["parameters"] == filters["parameters"]
 
 
 def test_turns_are_scored_where_they_are_wanted(tmp_path: Path) -> None:
-    result = runs.run(tiny(epochs=1, score_turns=False), tmp_path / "once")
+    result = training_run.run(tiny(epochs=1, score_turns=False), tmp_path / "once")
     assert "test" in result
     assert "test_4_turns" not in result
     [line] = lines_of(tmp_path, "synthetic")
     assert line.turned is None
     assert "4 turns averaged" not in shown([line])[0]
-    assert "test_4_turns" in runs.run(tiny(epochs=1), tmp_path / "both")
+    assert "test_4_turns" in training_run.run(tiny(epochs=1), tmp_path / "both")
 
 
 def test_a_run_directory_has_everything(tmp_path: Path) -> None:
     config = tiny("pool-mean", net={"group": "D4"}, divide_batch=True, batch=32, weight_decay=1e-3, clip=1.0)
-    result = runs.run(config, tmp_path)
+    result = training_run.run(config, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} >= {
         "config.json",
         "environment.json",
@@ -101,9 +104,9 @@ def test_a_run_directory_has_everything(tmp_path: Path) -> None:
         result["test_4_turns"]["cross_entropy"], abs=1e-5
     )
     assert {"cross_entropy", "kaggle", "accuracy"} <= set(result["train"])
-    assert [record["epoch"] for record in runs.records(tmp_path)] == [1, 2, 3]
-    assert [("test_cross_entropy" in record) for record in runs.records(tmp_path)] == [False, True, True]
-    opened, data, net = runs.opened(tmp_path)
+    assert [record["epoch"] for record in run_directory.records(tmp_path)] == [1, 2, 3]
+    assert [("test_cross_entropy" in record) for record in run_directory.records(tmp_path)] == [False, True, True]
+    opened, data, net = run_directory.opened(tmp_path)
     assert opened == config
     again = evaluate(config, net, data, data.test, torch.device("cpu"))
     assert again["cross_entropy"] == pytest.approx(result["test"]["cross_entropy"], abs=1e-9)
@@ -120,22 +123,22 @@ def test_a_run_directory_has_everything(tmp_path: Path) -> None:
     ],
 )
 def test_networks_are_in_the_memory_format_in_which_they_are_faster(row: str, rotate: str, last: bool) -> None:
-    net = runs.net_for(tiny(row, rotate=rotate), tuple("abc"))
+    net = network.net_for(tiny(row, rotate=rotate), tuple("abc"))
     weights = [parameter for parameter in net.parameters() if parameter.dim() == 4 and parameter.shape[1] > 1]
     assert weights
     assert all((weight.stride(1) == 1) == last for weight in weights)
 
 
 def test_training_learns(tmp_path: Path) -> None:
-    result = runs.run(tiny("pool-mean", train_size=400, epochs=12, lr=4e-3), tmp_path)
+    result = training_run.run(tiny("pool-mean", train_size=400, epochs=12, lr=4e-3), tmp_path)
     assert losses(tmp_path)[-1] < 0.85 * losses(tmp_path)[0]
     assert result["test"]["accuracy"] > 0.2
 
 
 def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
-    first = runs.run(tiny(), tmp_path)
+    first = training_run.run(tiny(), tmp_path)
     before = (tmp_path / "model.safetensors").stat().st_mtime_ns
-    assert runs.run(tiny(), tmp_path) == first
+    assert training_run.run(tiny(), tmp_path) == first
     assert (tmp_path / "model.safetensors").stat().st_mtime_ns == before
 
 
@@ -144,13 +147,13 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
 
 def test_a_run_killed_at_any_moment_ends_with_the_same_weights(tmp_path: Path) -> None:
     config = tiny("roll-all-quarter", train_size=200, epochs=8, batch=10, checkpoint_seconds=0.0)
-    runs.run(config, tmp_path / "whole")
+    training_run.run(config, tmp_path / "whole")
     killed = tmp_path / "killed"
     steps = []
     for stop_after in (1, 4):  # epochs: then at once, in the middle of whatever is being written
         process = worker(config, killed)
         deadline = time.monotonic() + 200
-        while len(runs.records(killed)) < stop_after and time.monotonic() < deadline:
+        while len(run_directory.records(killed)) < stop_after and time.monotonic() < deadline:
             time.sleep(0.005)
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -159,7 +162,7 @@ def test_a_run_killed_at_any_moment_ends_with_the_same_weights(tmp_path: Path) -
         steps.append(torch.load(killed / "checkpoint.pt", weights_only=True)["numbers"]["step"])
     assert 0 < steps[0] < steps[1] < 8 * 20
     messages = []
-    runs.run(config, killed, lambda step, total, loss: messages.append(step))
+    training_run.run(config, killed, lambda step, total, loss: messages.append(step))
     assert messages[0] == steps[1] + 1  # it went on, it did not begin again
     assert weights(killed) == weights(tmp_path / "whole")
     assert losses(killed) == losses(tmp_path / "whole")
@@ -167,7 +170,7 @@ def test_a_run_killed_at_any_moment_ends_with_the_same_weights(tmp_path: Path) -
 
 def test_a_run_interrupted_inside_an_epoch_goes_on_there(tmp_path: Path) -> None:
     config = tiny(checkpoint_seconds=0.0)
-    runs.run(config, tmp_path / "whole")
+    training_run.run(config, tmp_path / "whole")
 
     class Stop(Exception):
         pass
@@ -177,60 +180,60 @@ def test_a_run_interrupted_inside_an_epoch_goes_on_there(tmp_path: Path) -> None
             raise Stop
 
     with pytest.raises(Stop):
-        runs.run(config, tmp_path / "stopped", stop)
-    runs.run(config, tmp_path / "stopped")
+        training_run.run(config, tmp_path / "stopped", stop)
+    training_run.run(config, tmp_path / "stopped")
     assert losses(tmp_path / "stopped") == losses(tmp_path / "whole")
     assert weights(tmp_path / "stopped") == weights(tmp_path / "whole")
 
 
 def test_a_run_killed_after_its_last_step_is_finished(tmp_path: Path) -> None:
-    first = runs.run(tiny(), tmp_path)
+    first = training_run.run(tiny(), tmp_path)
     before = weights(tmp_path)
     (tmp_path / "summary.json").unlink()
     (tmp_path / "model.safetensors").unlink()
-    again = runs.run(tiny(), tmp_path)
+    again = training_run.run(tiny(), tmp_path)
     assert again["test"] == first["test"]
     assert weights(tmp_path) == before
     assert len(losses(tmp_path)) == 3
 
 
 def test_a_directory_that_another_process_writes_to_is_refused(tmp_path: Path) -> None:
-    with runs.locked(tmp_path):
+    with run_directory.locked(tmp_path):
         code = (
-            "import sys; from pathlib import Path; from quarterturn_lab import runs\n"
-            "try:\n  with runs.locked(Path(sys.argv[1])): print('got it')\n"
+            "import sys; from pathlib import Path; from quarterturn_lab.runs import run_directory\n"
+            "try:\n  with run_directory.locked(Path(sys.argv[1])): print('got it')\n"
             "except Exception as error: print(type(error).__name__, error)"
         )
         run = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
     assert f"RunError {tmp_path} is being written by another process (number {os.getpid()})" in run.stdout
-    with runs.locked(tmp_path):  # free again
+    with run_directory.locked(tmp_path):  # free again
         pass
 
 
 def test_a_config_that_does_not_fit_is_refused(tmp_path: Path) -> None:
-    runs.run(tiny(), tmp_path)
+    training_run.run(tiny(), tmp_path)
     with pytest.raises(ConfigError, match=r"other settings \(lr: 0\.001 -> 0\.01\)"):
-        runs.run(tiny(lr=0.01), tmp_path)
+        training_run.run(tiny(lr=0.01), tmp_path)
     with pytest.raises(ConfigError, match=r"net\.hidden"):
-        runs.run(tiny(net={"hidden": (8, 8)}), tmp_path)
+        training_run.run(tiny(net={"hidden": (8, 8)}), tmp_path)
     assert difference(tiny(), tiny(checkpoint_seconds=1.0, device="cpu")) == []
     (tmp_path / "summary.json").unlink()
     text = (tmp_path / "config.json").read_text().replace("16", "8")
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(ConfigError, match=r"checkpoint\.pt does not fit the network"):
-        runs.run(read(text), tmp_path)
+        training_run.run(read(text), tmp_path)
     (tmp_path / "config.json").write_text(text.replace('"epochs"', '"epoch"'))
     with pytest.raises(ConfigError, match="epoch"):
-        runs.run(tiny(), tmp_path)
+        training_run.run(tiny(), tmp_path)
 
 
 def test_other_images_than_the_checkpoints_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs.run(tiny(), tmp_path)
+    training_run.run(tiny(), tmp_path)
     (tmp_path / "summary.json").unlink()
     data = load(tiny())
-    monkeypatch.setattr(runs, "load", lambda config: replace(data, fingerprint="other"))
+    monkeypatch.setattr(training_run, "load", lambda config: replace(data, fingerprint="other"))
     with pytest.raises(ConfigError, match="other images"):
-        runs.run(tiny(), tmp_path)
+        training_run.run(tiny(), tmp_path)
 
 
 # --- a full disk ------------------------------------------------------------------------------------------------------
@@ -261,18 +264,18 @@ def test_a_run_on_a_full_disk_fails_with_a_message_and_keeps_its_checkpoint(tmp_
         raise Stop
 
     with pytest.raises(Stop):
-        runs.run(config, tmp_path, stop)
+        training_run.run(config, tmp_path, stop)
     checkpoint = (tmp_path / "checkpoint.pt").read_bytes()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(checkpoint) // 2, limits[1]))  # as a quota: no file may grow larger
     try:
         with pytest.raises(RunError, match=r"could not write .*checkpoint\.pt: file too large.*same command again"):
-            runs.run(config, tmp_path)
+            training_run.run(config, tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (tmp_path / "checkpoint.pt").read_bytes() == checkpoint
-    runs.run(config, tmp_path)
-    runs.run(config, tmp_path.with_name("whole"))
+    training_run.run(config, tmp_path)
+    training_run.run(config, tmp_path.with_name("whole"))
     assert weights(tmp_path) == weights(tmp_path.with_name("whole"))
 
 
@@ -282,7 +285,7 @@ def test_a_run_on_a_full_disk_fails_with_a_message_and_keeps_its_checkpoint(tmp_
 def test_divergence_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
     config = tiny(lr=1e6, epochs=20, checkpoint_seconds=0.0)
     with pytest.raises(RunError, match=r"training diverges: the loss is .* Lower --lr"):
-        runs.run(config, tmp_path)
+        training_run.run(config, tmp_path)
     saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     assert np.isfinite(saved["numbers"]["recent_loss"])
     assert not (tmp_path / "summary.json").exists()
@@ -321,34 +324,34 @@ def test_every_image_is_seen_once_in_an_epoch() -> None:
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_half_precision_is_an_option(precision: str, tmp_path: Path) -> None:
-    runs.run(tiny(precision=precision), tmp_path / "half")
+    training_run.run(tiny(precision=precision), tmp_path / "half")
     assert losses(tmp_path / "half") != losses_of_fp32(tmp_path)
     assert losses(tmp_path / "half") == pytest.approx(losses_of_fp32(tmp_path), rel=0.05)
 
 
 def test_half_precision_that_would_crash_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(environment, "CPUINFO", tmp_path / "cpuinfo")
     found = []
     for flags, program in (("avx512", "1 / 0"), ("amx_bf16", "pass"), ("amx_bf16", "import os; os.abort()")):
         (tmp_path / "cpuinfo").write_text(f"flags: {flags}\n")
-        monkeypatch.setattr(machine, "PRODUCT", program)
-        machine.bf16_fault.cache_clear()
-        found.append(machine.bf16_fault() is None)
+        monkeypatch.setattr(environment, "PRODUCT", program)
+        environment.bf16_fault.cache_clear()
+        found.append(environment.bf16_fault() is None)
     assert found == [True, True, False]
     with pytest.raises(RunError, match="set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before starting, or take --precision"):
-        runs.run(tiny(precision="bf16"), tmp_path / "run")
-    machine.bf16_fault.cache_clear()
+        training_run.run(tiny(precision="bf16"), tmp_path / "run")
+    environment.bf16_fault.cache_clear()
 
 
 def losses_of_fp32(tmp_path: Path) -> list[float]:
-    runs.run(tiny(), tmp_path / "fp32")
+    training_run.run(tiny(), tmp_path / "fp32")
     return losses(tmp_path / "fp32")
 
 
 @pytest.mark.slow
 def test_compiled_runs_agree(tmp_path: Path) -> None:
-    runs.run(tiny("roll-all-quarter", net={"dropout": 0.0}), tmp_path / "eager")
-    runs.run(tiny("roll-all-quarter", net={"dropout": 0.0}, compile=True), tmp_path / "compiled")
+    training_run.run(tiny("roll-all-quarter", net={"dropout": 0.0}), tmp_path / "eager")
+    training_run.run(tiny("roll-all-quarter", net={"dropout": 0.0}, compile=True), tmp_path / "compiled")
     assert losses(tmp_path / "eager") == pytest.approx(losses(tmp_path / "compiled"), rel=1e-3)
 
 
@@ -357,9 +360,9 @@ def test_tensorboard_is_an_extra(tmp_path: Path) -> None:
         import tensorboard  # noqa: F401
     except ImportError:
         with pytest.raises(RunError, match="pip install"):
-            runs.run(tiny(tensorboard=True), tmp_path)
+            training_run.run(tiny(tensorboard=True), tmp_path)
     else:
-        runs.run(tiny(tensorboard=True), tmp_path)
+        training_run.run(tiny(tensorboard=True), tmp_path)
         assert list((tmp_path / "tensorboard").iterdir())
 
 
@@ -382,17 +385,17 @@ def test_a_network_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "own_nets.py").write_text(FACTORY)
     monkeypatch.chdir(tmp_path)
     config = tiny(factory="own_nets:net")
-    result = runs.run(config, tmp_path / "run")
+    result = training_run.run(config, tmp_path / "run")
     assert result["parameters"] == 15 * 15 * 10 + 10
-    assert runs.directory_of(config, Path("runs")) == Path("runs/synthetic/own_nets.net/seed0")
-    assert runs.opened(tmp_path / "run")[2][1].out_features == 10
+    assert run_directory.directory_of(config, Path("runs")) == Path("runs/synthetic/own_nets.net/seed0")
+    assert run_directory.opened(tmp_path / "run")[2][1].out_features == 10
     for name, message in {
         "own_nets": "write package",
         "no_such:net": "cannot import",
         "own_nets:ne": "did you mean",
     }.items():
         with pytest.raises(Exception, match=message):
-            runs.from_factory(name)
+            network.from_factory(name)
 
 
 # --- many runs --------------------------------------------------------------------------------------------------------
@@ -406,7 +409,7 @@ def test_a_sweep_reuses_resumes_and_names_failures(tmp_path: Path, capsys: pytes
         pytest.raises(RunError, match=r"1 of 2 runs failed; bad seed 0: training diverges"),
     ):
         sweep(jobs, 2, bars)
-    assert runs.summary(tmp_path / "good/seed0")["row"] == "baseline"
+    assert run_directory.summary(tmp_path / "good/seed0")["row"] == "baseline"
     stamp = (tmp_path / "good/seed0/summary.json").stat().st_mtime_ns
     with Bars() as bars:
         sweep(jobs[:1], 2, bars)
@@ -419,9 +422,9 @@ def test_a_sweep_reuses_resumes_and_names_failures(tmp_path: Path, capsys: pytes
 def test_a_worker_does_not_outlive_the_one_who_started_it(tmp_path: Path) -> None:
     config = tiny(epochs=100_000, checkpoint_seconds=0.0)
     code = (
-        "import subprocess, sys; p = subprocess.Popen([sys.executable, '-m', 'quarterturn_lab.worker', sys.argv[1]],"
-        "stdin=subprocess.PIPE); p.stdin.write(sys.stdin.buffer.read()); p.stdin.close(); print(p.pid, flush=True);"
-        "p.wait()"
+        "import subprocess, sys; p = subprocess.Popen([sys.executable, '-m', 'quarterturn_lab.training.worker',"
+        " sys.argv[1]], stdin=subprocess.PIPE); p.stdin.write(sys.stdin.buffer.read()); p.stdin.close();"
+        " print(p.pid, flush=True);p.wait()"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)],
@@ -442,7 +445,7 @@ def test_a_worker_does_not_outlive_the_one_who_started_it(tmp_path: Path) -> Non
         time.sleep(0.05)
     assert not running(child)
     assert (tmp_path / "checkpoint.pt").exists()
-    with runs.locked(tmp_path):
+    with run_directory.locked(tmp_path):
         pass
 
 
@@ -471,7 +474,7 @@ def test_plain_lines_when_piped(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_directories_say_what_differs() -> None:
     def place(row: str, **options: object) -> str:
-        return str(runs.directory_of(tiny(row, **options), Path("r")))
+        return str(run_directory.directory_of(tiny(row, **options), Path("r")))
 
     assert place("pool-mean") == "r/synthetic/pool-mean/seed0"
     assert place("pool-mean", net={"group": "D4"}, seed=2) == "r/synthetic/pool-mean-D4/seed2"
@@ -485,33 +488,33 @@ def test_directories_say_what_differs() -> None:
 
 def test_scores_against_torch_and_kaggles_clipping() -> None:
     logits, labels = torch.randn(50, 7, dtype=torch.float64), torch.randint(7, (50,))
-    found = metrics.scores(logits.softmax(1).numpy(), labels.numpy())
+    found = classification.scores(logits.softmax(1).numpy(), labels.numpy())
     assert found["cross_entropy"] == pytest.approx(nn.functional.cross_entropy(logits, labels).item())
     assert found["kaggle"] == pytest.approx(found["cross_entropy"])
     assert found["accuracy"] == pytest.approx((logits.argmax(1) == labels).double().mean().item())
     certain = np.array([[1.0, 0.0], [2.0, 0.0]])
-    clipped = metrics.scores(certain, np.array([1, 0]))
+    clipped = classification.scores(certain, np.array([1, 0]))
     assert clipped["kaggle"] == pytest.approx((-np.log(1e-15) - np.log(1 - 1e-15)) / 2)  # rows divided by their sum
     assert clipped["cross_entropy"] > clipped["kaggle"]
 
 
 def test_confusion_and_recall() -> None:
     probabilities = np.eye(3)[[0, 0, 1, 2, 0]]
-    counts = metrics.confusion(probabilities, np.array([0, 1, 1, 0, 0]))
+    counts = classification.confusion(probabilities, np.array([0, 1, 1, 0, 0]))
     assert counts.tolist() == [[2, 0, 1], [1, 1, 0], [0, 0, 0]]
-    recalls = metrics.recalls(counts)
+    recalls = classification.recalls(counts)
     assert recalls[:2] == pytest.approx([2 / 3, 1 / 2])
     assert np.isnan(recalls[2])
 
 
 def test_paired_tests() -> None:
     for t, freedom, p in ((12.706, 1, 0.05), (2.776, 4, 0.05), (2.262, 9, 0.05), (3.250, 9, 0.01)):  # printed tables
-        assert metrics.two_tails(t, freedom) == pytest.approx(p, rel=2e-3)
-    assert metrics.paired_t_test([1.0, 3.0]) == pytest.approx(metrics.two_tails(2.0, 1))
-    assert metrics.paired_t_test([0.5]) is None
-    assert metrics.sign_flip_test([0.2, -0.1, 0.4, 0.3, 0.1]) == pytest.approx(
+        assert statistics.two_tails(t, freedom) == pytest.approx(p, rel=2e-3)
+    assert statistics.paired_t_test([1.0, 3.0]) == pytest.approx(statistics.two_tails(2.0, 1))
+    assert statistics.paired_t_test([0.5]) is None
+    assert statistics.sign_flip_test([0.2, -0.1, 0.4, 0.3, 0.1]) == pytest.approx(
         6 / 32
     )  # nothing, the -0.1 or the 0.1 flipped; twice
-    assert metrics.sign_flip_test([1.0] * 10) == pytest.approx(2 / 1024)
-    assert metrics.sign_flip_test([0.1, -0.1]) == 1.0
-    assert metrics.mean_sd([1.0, 3.0]) == pytest.approx((2.0, 2**0.5))
+    assert statistics.sign_flip_test([1.0] * 10) == pytest.approx(2 / 1024)
+    assert statistics.sign_flip_test([0.1, -0.1]) == 1.0
+    assert statistics.mean_sd([1.0, 3.0]) == pytest.approx((2.0, 2**0.5))

@@ -11,15 +11,16 @@ import torch
 from labtools import DATA, aerial_tree, class_folders, galaxy_tree, nuclei_tree
 from PIL import Image
 
-from quarterturn_lab import sampling
-from quarterturn_lab.augment import COLOUR, colours, room, uniforms
-from quarterturn_lab.config import Augment, checked
-from quarterturn_lab.data import aerial, folder, galaxies, images, load, nuclei
+from quarterturn_lab.data import aerial, folders, galaxies, images, nuclei
+from quarterturn_lab.data.augment import COLOUR, colours, room, uniforms
 from quarterturn_lab.data.dataset import Dataset, Ragged, Scenes, Settings, subset
 from quarterturn_lab.data.scaling import scaling_of
 from quarterturn_lab.errors import DataError
-from quarterturn_lab.experiments import settings_of
-from quarterturn_lab.layers import ANSWERS, Questions
+from quarterturn_lab.models.layers import ANSWERS, Questions
+from quarterturn_lab.runs.loading import load
+from quarterturn_lab.settings.config import Augment, checked
+from quarterturn_lab.settings.experiments import settings_of
+from quarterturn_lab.training import batches
 
 GALAXIES, AERIAL = Settings(None, 64, 3, longest=106), Settings(None, 80, 3)
 CPU = torch.device("cpu")
@@ -187,7 +188,7 @@ def test_coloured_batches_stay_within_black_and_white(tmp_path: Path) -> None:
     config = checked(settings_of("galaxies", "baseline", data=str(galaxy_tree(tmp_path, side=106)), colour=30.0))
     data = load(config)
     scaling = scaling_of(data)
-    inputs, labels = sampling.batch(config, data, scaling, 0, data.train, CPU)
+    inputs, labels = batches.batch(config, data, scaling, 0, data.train, CPU)
     assert inputs.shape == (16, 3, 64, 64)
     assert inputs.min() >= 0
     assert inputs.max() <= 255 * scaling.factor[0] * (1 + 1e-6)  # white
@@ -208,7 +209,7 @@ def test_coloured_batches_stay_within_black_and_white(tmp_path: Path) -> None:
 )
 def test_no_border_enters_a_tile(warps: Augment) -> None:
     """White images on a black border stay white when there is the room that is asked for, and the corner is needed."""
-    from quarterturn_lab.augment import matrices, warped
+    from quarterturn_lab.data.augment import matrices, warped
 
     side = room(warps, 80)
     assert (side - 80) % 2 == 0
@@ -293,7 +294,7 @@ def test_images_and_masks_turn_together(tmp_path: Path) -> None:
     data = load(config)
     assert isinstance(data, Scenes)
     samples = np.arange(24)
-    inputs, labels = sampling.batch(config, data, scaling_of(data), 2, samples, CPU)
+    inputs, labels = batches.batch(config, data, scaling_of(data), 2, samples, CPU)
     assert inputs.shape == (24, 3, 80, 80)
     assert labels.shape == (24, 40, 40)
     assert labels.dtype == torch.int64
@@ -301,9 +302,9 @@ def test_images_and_masks_turn_together(tmp_path: Path) -> None:
     bright = inputs[:, 0, 20:60, 20:60] / inputs.max()
     assert torch.equal((bright > 0.5)[(bright - 0.5).abs() > 0.45], labels.bool()[(bright - 0.5).abs() > 0.45])
     assert ((bright > 0.5) == labels.bool()).float().mean() > 0.98
-    again, _ = sampling.batch(config, data, scaling_of(data), 2, samples[5:6], CPU)
+    again, _ = batches.batch(config, data, scaling_of(data), 2, samples[5:6], CPU)
     assert torch.allclose(again[0], inputs[5])  # by (seed, epoch, sample) and nothing else
-    other, _ = sampling.batch(config, data, scaling_of(data), 3, samples[5:6], CPU)
+    other, _ = batches.batch(config, data, scaling_of(data), 3, samples[5:6], CPU)
     assert not torch.allclose(other[0], inputs[5])
 
 
@@ -313,7 +314,7 @@ def test_tiles_come_from_all_over_the_image(tmp_path: Path) -> None:
     size = room(config.augment, 80)
     flat = np.arange(200 * 200, dtype=np.int64).reshape(1, 200, 200)
     numbered = replace(data, images=Ragged(flat.ravel(), [flat.shape]), labels=Ragged(flat[0].ravel(), [(200, 200)]))
-    pixels, _ = sampling.tiles(config, numbered, 0, np.arange(400))
+    pixels, _ = batches.tiles(config, numbered, 0, np.arange(400))
     tops, lefts = np.divmod(pixels[:, 0, 0, 0], 200)
     for starts in (tops, lefts):
         assert (starts.min(), starts.max()) == (0, 200 - size)
@@ -321,9 +322,9 @@ def test_tiles_come_from_all_over_the_image(tmp_path: Path) -> None:
 
 
 def test_small_scenes_are_continued_by_their_reflection() -> None:
-    positions = sampling._window(3, 8, 0.5)
+    positions = batches._window(3, 8, 0.5)
     assert positions.tolist() == [1, 0, 0, 1, 2, 2, 1, 0]
-    assert sampling._window(10, 8, 0.99) == slice(2, 10)
+    assert batches._window(10, 8, 0.99) == slice(2, 10)
 
 
 @needs["roads"]
@@ -404,7 +405,7 @@ def float_folders(root: Path, suffix: str, channels: int) -> tuple[Path, np.ndar
 def test_folders_of_numbers(suffix: str, channels: int, tmp_path: Path) -> None:
     root, first = float_folders(tmp_path, suffix, channels)
     settings = Settings(str(root), 15, channels, floats=True)
-    data = folder.load(settings)
+    data = folders.load(settings)
     assert isinstance(data, Dataset)
     assert data.images.dtype == np.float32
     assert data.images.shape == (24, channels, 15, 15)
@@ -416,16 +417,16 @@ def test_folders_of_numbers(suffix: str, channels: int, tmp_path: Path) -> None:
     assert np.abs(scaled.mean(axis=(0, 2, 3))).max() < 1e-3
     assert np.abs(scaled.std(axis=(0, 2, 3)) - 1).max() < 1e-3
     with pytest.raises(DataError, match=rf"0\.{suffix} has {channels} channels?: 3 are needed, see --channels"):
-        folder.load(replace(settings, channels=3))
+        folders.load(replace(settings, channels=3))
 
 
 def test_numbers_need_the_option(tmp_path: Path) -> None:
     root, _ = float_folders(tmp_path / "fits", "fits", 1)
     with pytest.raises(DataError, match=r"0\.fits holds numbers, not a picture: give --floats"):
-        folder.load(Settings(str(root), 15, 1))
+        folders.load(Settings(str(root), 15, 1))
     many, _ = float_folders(tmp_path / "tiff", "tiff", 5)
     with pytest.raises(DataError, match="pictures have 1 or 3 channels, not 5: give --floats"):
-        folder.load(Settings(str(many), 15, 5))
+        folders.load(Settings(str(many), 15, 5))
 
 
 @pytest.mark.parametrize("layout", ["samples last", "samples first", "pages", "16 bits"])

@@ -14,16 +14,21 @@ from labtools import DATA, class_folders, tiny
 from torch import nn
 
 import quarterturn as qt
-from quarterturn_lab import budgets, cli, loop, outcomes, records, runs, sevenlayers, studies
-from quarterturn_lab.data import load, plankton_parts, splits
-from quarterturn_lab.errors import ConfigError
-from quarterturn_lab.experiments import PAPER_PLANKTON
-from quarterturn_lab.metrics import paired_interval, t_quantile
-from quarterturn_lab.pages import as_csv, page
-from quarterturn_lab.pictures import picture
-from quarterturn_lab.studies import STUDIES
-from quarterturn_lab.study import Entry, Question, Study, Takeaway, entries
-from quarterturn_lab.studying import contents, run_study, write
+from quarterturn_lab.cli import app
+from quarterturn_lab.cli.study import contents, run_study, write
+from quarterturn_lab.data import plankton_three_way, splits
+from quarterturn_lab.errors import ConfigError, LabError
+from quarterturn_lab.evaluation.statistics import paired_interval, t_quantile
+from quarterturn_lab.models import mnist
+from quarterturn_lab.runs import network, run_directory
+from quarterturn_lab.runs.loading import load
+from quarterturn_lab.settings.experiments import PAPER_PLANKTON
+from quarterturn_lab.studies import budgets, catalogue, findings, records
+from quarterturn_lab.studies.catalogue import STUDIES
+from quarterturn_lab.studies.definition import Entry, Question, Study, Takeaway, entries
+from quarterturn_lab.studies.page import as_csv, page
+from quarterturn_lab.studies.plot import picture
+from quarterturn_lab.training import loop, training_run
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 SMALL = STUDIES["small-set"]
@@ -39,7 +44,7 @@ def test_a_study_speaks_of_its_own_entries(name: str) -> None:
     sides = [side for q in study.questions for side in (q.one, q.other)]
     sides += [side for t in study.takeaways for side in (t.who, t.cost_of, *t.others)]
     sides += [side for line in study.series.values() for side in line]
-    assert {outcomes.split(side)[0] for side in sides} <= set(study.labels)
+    assert {findings.split(side)[0] for side in sides} <= set(study.labels)
     assert len(study.takeaways) == 2
     assert study.limits
     runs_of_it = study.runs()
@@ -63,10 +68,10 @@ def test_the_small_set_has_the_papers_rows_and_the_controls() -> None:
     assert set(PAPER_PLANKTON) <= rows
     assert {"stack", "flip-rotate-pool", "pool-mean-dihedral", "baseline-linear", "baseline-half-linear"} <= rows
     assert {"baseline-160epochs", "baseline-linear-160epochs", "baseline-wide"} <= set(SMALL.labels)
-    assert {entry.seeds for entry in SMALL.entries if entry.row in studies.MAIN and not entry.options} == {5}
+    assert {entry.seeds for entry in SMALL.entries if entry.row in catalogue.MAIN and not entry.options} == {5}
     assert [len(SMALL.runs(seeds)) for seeds in (1, 3, None)] == [30, 90, 104]
     assert [(e.label, seed) for e, seed in SMALL.runs(1, ["pool-mean"])] == [("pool-mean", 0)]
-    with pytest.raises(qt.QuarterturnError, match="did you mean 'pool-mean'"):
+    with pytest.raises(LabError, match="did you mean 'pool-mean'"):
         SMALL.runs(1, ["pool-meen"])
 
 
@@ -86,7 +91,7 @@ def test_all_rows_are_trained_alike() -> None:
 
 
 def test_controls_have_the_compute_of_pooling() -> None:
-    counts = {e.label: records.multiply_adds(e.config(0), 121) for e in SMALL.entries if e.row in studies.MAIN}
+    counts = {e.label: records.multiply_adds(e.config(0), 121) for e in SMALL.entries if e.row in catalogue.MAIN}
     wide = records.multiply_adds(SMALL.labels["baseline-wide"].config(0), 121)
     assert counts["pool-mean"] / counts["baseline"] == pytest.approx(4, rel=0.01)
     assert wide / counts["pool-mean"] == pytest.approx(1, rel=0.02)
@@ -99,7 +104,7 @@ def test_controls_have_the_compute_of_pooling() -> None:
 def test_seven_layers_and_their_twins() -> None:
     torch.manual_seed(0)
     nets: dict[str, nn.Module] = {
-        name: getattr(sevenlayers, name)(1, 28, 10) for name in ("seven_plain", "seven_c4", "seven_d4")
+        name: getattr(mnist, name)(1, 28, 10) for name in ("seven_plain", "seven_c4", "seven_d4")
     }
     sizes = {name: sum(p.numel() for p in net.parameters()) for name, net in nets.items()}
     assert sizes == {"seven_plain": 21_750, "seven_c4": 24_680, "seven_d4": 26_799}
@@ -120,23 +125,23 @@ def test_networks_for_digits_are_invariant_and_the_search_sees_no_test_image() -
         config = entry.config(0)
         assert config.loader == "mnist-rot-held"
         assert config.augment.rotate == (0 if entry.label.endswith("-0degrees") else 360)
-        qt.assert_equivariant(runs.net_for(config, tuple("0123456789")).double().eval(), qt.C4, x)
+        qt.assert_equivariant(network.net_for(config, tuple("0123456789")).double().eval(), qt.C4, x)
     committed = records.load(RESULTS / "records", ["mnist-rot-choice"])
     assert "of the test" not in page("mnist-search", study, committed)
-    assert "test" not in outcomes.sentence(study, committed, study.takeaways[0])
+    assert "test" not in findings.sentence(study, committed, study.takeaways[0])
 
 
 def test_the_digit_network_that_is_tested_is_the_one_that_validation_prefers() -> None:
     search, final = STUDIES["mnist-search"], STUDIES["rotated-mnist"]
     tried = records.load(RESULTS / "records", ["mnist-rot-choice"])
-    scores = {e.label: outcomes.values(search, tried, e.label)[0] for e in search.entries}  # "test": those held out
-    assert min(scores, key=scores.__getitem__) == studies.CHOSEN
-    assert sorted(scores.values())[1] > scores[studies.CHOSEN]  # no tie to be broken
-    chosen, tested = search.labels[studies.CHOSEN].config(0), final.labels[studies.CHOSEN].config(0)
+    scores = {e.label: findings.values(search, tried, e.label)[0] for e in search.entries}  # "test": those held out
+    assert min(scores, key=scores.__getitem__) == catalogue.CHOSEN
+    assert sorted(scores.values())[1] > scores[catalogue.CHOSEN]  # no tie to be broken
+    chosen, tested = search.labels[catalogue.CHOSEN].config(0), final.labels[catalogue.CHOSEN].config(0)
     assert (chosen.factory, chosen.augment, chosen.lr) == (tested.factory, tested.augment, tested.lr)
     spent = [run["cpu_seconds"] for run in tried.runs.values()]
     best = records.load(RESULTS / "records", ["mnist-rot-best"])
-    assert set(best.runs) <= {("mnist-rot-best", studies.CHOSEN, 0)}
+    assert set(best.runs) <= {("mnist-rot-best", catalogue.CHOSEN, 0)}
     assert sum(spent) + sum(run["cpu_seconds"] for run in best.runs.values()) < 6 * 3600  # three hours of two cores
 
 
@@ -144,7 +149,7 @@ def test_the_digit_network_that_is_tested_is_the_one_that_validation_prefers() -
 
 
 def listed() -> dict[str, set[str]]:
-    return {part: splits.committed(f"plankton_parts/{part}.txt") for part in plankton_parts.PARTS}
+    return {part: splits.committed(f"plankton_three_way/{part}.txt") for part in plankton_three_way.PARTS}
 
 
 def test_the_committed_parts_are_disjoint() -> None:
@@ -152,7 +157,7 @@ def test_the_committed_parts_are_disjoint() -> None:
     assert {part: len(names) for part, names in parts.items()} == {"train": 19_377, "valid": 1_211, "test": 3_633}
     assert len(set.union(*parts.values())) == 24_221
     for part, names in parts.items():
-        folder = Path(splits.__file__).parent / "plankton_parts"
+        folder = Path(splits.__file__).parent / "committed_splits" / "plankton_three_way"
         assert splits.written(sorted(names)) == (folder / f"{part}.txt").read_text()
     for part in ("train", "test"):
         assert len({name.split("/")[0] for name in parts[part]}) == 121
@@ -166,8 +171,8 @@ def test_the_committed_parts_are_all_images_by_the_rule() -> None:
     assert set(names) == set.union(*parts.values())
     classes = sorted({name.split("/")[0] for name in names})
     labels = np.array([classes.index(name.split("/")[0]) for name in names])
-    found = plankton_parts.by_rule(names, labels)
-    assert [{names[i] for i in indices} for indices in found] == [parts[p] for p in plankton_parts.PARTS]
+    found = plankton_three_way.by_rule(names, labels)
+    assert [{names[i] for i in indices} for indices in found] == [parts[p] for p in plankton_three_way.PARTS]
 
 
 def test_a_validation_part_is_what_is_scored_on_the_way(tmp_path: Path) -> None:
@@ -177,9 +182,9 @@ def test_a_validation_part_is_what_is_scored_on_the_way(tmp_path: Path) -> None:
     assert [len(part) for part in (data.train, data.valid, data.test)] == [64, 4, 12]
     together = np.concatenate([data.train, data.valid, data.test])
     assert sorted(together) == list(range(80))
-    summary = runs.run(config, tmp_path / "run")
+    summary = training_run.run(config, tmp_path / "run")
     assert {"valid", "valid_4_turns", "test", "test_4_turns"} <= set(summary)
-    last = runs.records(tmp_path / "run")[-1]
+    last = run_directory.records(tmp_path / "run")[-1]
     assert last["valid_cross_entropy"] == summary["valid"]["cross_entropy"]
     assert not any(name.startswith("test") for name in last)  # the test part is looked at once
 
@@ -194,7 +199,7 @@ def test_the_seconds_are_of_training_alone(monkeypatch: pytest.MonkeyPatch, tmp_
 
     monkeypatch.setattr(loop, "evaluate", slow)
     monkeypatch.setattr(loop.time, "process_time", lambda: now)
-    assert runs.run(tiny(epochs=1), tmp_path)["cpu_seconds"] == 0.0
+    assert training_run.run(tiny(epochs=1), tmp_path)["cpu_seconds"] == 0.0
 
 
 # --- statistics -------------------------------------------------------------------------------------------------------
@@ -263,7 +268,7 @@ LOSSES = {
 def test_sentences_follow_from_the_figures() -> None:
     pool, roll = SMALL.takeaways
     found = made_up(LOSSES, {"baseline-linear": [1.80, 1.82, 1.79]})
-    text = outcomes.sentence(SMALL, found, pool)
+    text = findings.sentence(SMALL, found, pool)
     preferred = "`baseline-linear` with 4 turns averaged (1.803), the plain network here that validation prefers"
     assert (
         f"test cross-entropy of 1.700: lower than `baseline` (2.000), `baseline-linear` (1.953) and {preferred};"
@@ -276,16 +281,16 @@ def test_sentences_follow_from_the_figures() -> None:
     for (_, label, seed), run in found.runs.items():
         if label == "pool-mean":
             run["test"] = {**run["test"], "accuracy": 0.6 + 0.01 * seed}
-    assert "; by test error it is lower than the latter;" in outcomes.sentence(SMALL, found, pool)
-    text = outcomes.sentence(SMALL, found, roll)
+    assert "; by test error it is lower than the latter;" in findings.sentence(SMALL, found, pool)
+    text = findings.sentence(SMALL, found, roll)
     assert "of 2.210: higher than `baseline-half` (2.113), `baseline-linear` (1.953) and `baseline-linear` with" in text
     assert text.count("lower") == 0
     open_one = made_up({"baseline": [2.0, 2.1, 1.9], "pool-mean": [2.1, 1.9, 2.0]})
-    text = outcomes.sentence(SMALL, open_one, pool)
+    text = findings.sentence(SMALL, open_one, pool)
     assert "of 2.000: not set against `baseline-linear`, and not told apart from `baseline` (2.000), the plain" in text
-    single = outcomes.sentence(SMALL, made_up({"baseline": [2.0], "pool-mean": [1.9]}), pool)
+    single = findings.sentence(SMALL, made_up({"baseline": [2.0], "pool-mean": [1.9]}), pool)
     assert "lower than `baseline` (2.000, one seed, which decides nothing), the plain network here" in single
-    assert outcomes.sentence(SMALL, made_up({}), pool).endswith("(`pool-mean`): not run yet.")
+    assert findings.sentence(SMALL, made_up({}), pool).endswith("(`pool-mean`): not run yet.")
 
 
 def test_the_intervals_behind_the_sentences_are_in_the_table() -> None:
@@ -295,10 +300,10 @@ def test_the_intervals_behind_the_sentences_are_in_the_table() -> None:
     assert "| 3 | +0.600 | +0.338 to +0.862 |" in row
     assert "| worse | +0.00 (+0.00 to +0.00) |" in row
     assert row.endswith("that validation prefers |")
-    asked = outcomes.asked(SMALL, found)
+    asked = findings.asked(SMALL, found)
     assert len(asked) == len(set(asked)) == len(SMALL.questions) + 2
     usual = made_up({**LOSSES, "baseline-linear": [1.0, 1.1, 1.2]})
-    assert len(outcomes.asked(SMALL, usual)) == len(SMALL.questions)  # both are questions of the study anyway
+    assert len(findings.asked(SMALL, usual)) == len(SMALL.questions)  # both are questions of the study anyway
 
 
 def test_orders_of_the_paper_that_do_not_show_are_said() -> None:
@@ -333,8 +338,8 @@ def test_turns_that_were_not_scored_leave_a_gap() -> None:
     text = page("small-set", SMALL, found)
     assert "| pool-mean | 1 of 5 | 1,000 | 2.0 | 1.900 | 1.900 | 50.0 | - | - | 400 |" in text
     assert ",0.5,,\n" in as_csv(SMALL, found)
-    assert outcomes.values(SMALL, found, "pool-mean@4") == {}
-    assert outcomes.values(SMALL, found, "baseline@4") == {0: 2.0}
+    assert findings.values(SMALL, found, "pool-mean@4") == {}
+    assert findings.values(SMALL, found, "baseline@4") == {0: 2.0}
     assert picture(SMALL, found) == whole  # where averaging changes nothing, its dot is not drawn either
     found.runs["plankton-small", "pool-mean", 0]["test_4_turns"] = turned
     assert "| 1.900 | 1.900 | 50.0 | 1.900 | 50.0 | 400 |" in page("small-set", SMALL, found)
@@ -342,23 +347,23 @@ def test_turns_that_were_not_scored_leave_a_gap() -> None:
 
 def test_the_strongest_plain_network_is_chosen_by_validation() -> None:
     found = made_up(LOSSES)
-    assert outcomes.strongest_plain(SMALL, found, "pool-mean") == "baseline-linear"
+    assert findings.strongest_plain(SMALL, found, "pool-mean") == "baseline-linear"
     for (_, label, _), run in found.runs.items():
         if label == "baseline":
             run["valid_4_turns"] = {"cross_entropy": 1.0, "accuracy": 0.5}  # though not on test
-    assert outcomes.strongest_plain(SMALL, found, "pool-mean") == "baseline@4"
+    assert findings.strongest_plain(SMALL, found, "pool-mean") == "baseline@4"
     for (_, label, _), run in found.runs.items():
         if label == "baseline":
             run["train_images"] = 500
-    assert outcomes.strongest_plain(SMALL, found, "pool-mean") == "baseline-linear"
-    assert outcomes.strongest_plain(SMALL, made_up({}), "pool-mean") is None
+    assert findings.strongest_plain(SMALL, found, "pool-mean") == "baseline-linear"
+    assert findings.strongest_plain(SMALL, made_up({}), "pool-mean") is None
 
 
 @pytest.mark.parametrize(("count", "chosen"), [(2, "baseline"), (3, "baseline-wide")])
 def test_a_control_of_three_seeds_is_preferred_to_one_of_five_where_it_is_better(count: int, chosen: str) -> None:
     # Over the seeds that both have: the baseline's last two are the best of all.
     losses = {"pool-mean": [1.5] * 5, "baseline": [2.0, 2.0, 2.0, 0.1, 0.1], "baseline-wide": [1.9] * count}
-    assert outcomes.strongest_plain(SMALL, made_up(losses), "pool-mean") == chosen
+    assert findings.strongest_plain(SMALL, made_up(losses), "pool-mean") == chosen
 
 
 def test_the_best_network_for_a_budget_is_the_one_that_validation_prefers() -> None:
@@ -413,12 +418,12 @@ def test_settings_are_those_of_the_experiment_and_not_of_its_first_row() -> None
 
 def test_the_page_says_which_networks_were_trained_past_their_best() -> None:
     found = made_up(LOSSES)
-    assert outcomes.past_best(SMALL, found) == {}
+    assert findings.past_best(SMALL, found) == {}
     for seed, (lowest, last) in enumerate([(2.0, 3.0), (2.2, 2.6), (2.1, 2.5)]):
         curve = [{"epoch": 1}, *({"epoch": e, "valid_cross_entropy": v} for e, v in ((2, 2.9), (3, lowest), (4, last)))]
         found.curves["plankton-small", "pool-mean", seed] = curve
         found.curves["plankton-small", "baseline", seed] = [*curve[:-1], {"epoch": 4, "valid_cross_entropy": 2.1}]
-    assert outcomes.past_best(SMALL, found) == {"pool-mean": (pytest.approx(2.1), pytest.approx(2.7))}
+    assert findings.past_best(SMALL, found) == {"pool-mean": (pytest.approx(2.1), pytest.approx(2.7))}
     assert "lowest and last: `pool-mean` 2.10 and 2.70." in page("small-set", SMALL, found)
 
 
@@ -442,7 +447,7 @@ def test_the_page_has_what_disappoints_fails_or_is_missing() -> None:
     assert "| worse |" in row
     assert "| `roll-dense-half` | `pool-mean` | 0 | - | - | - | - | not run |" in text
     assert "The comparisons were chosen before the runs, but for those asked later, and" in text
-    assert text.count("| asked later: ") == len(studies.LATER)
+    assert text.count("| asked later: ") == len(catalogue.LATER)
     assert text.index("## How to reproduce it") < text.index("## What it does not show")
     assert "quarterturn study small-set --data DIR" in text
     assert as_csv(SMALL, found).count("\n") == 17
@@ -507,7 +512,7 @@ def test_a_study_from_the_command_line(
 
     def call(extra: str = "") -> str:
         with suppress(SystemExit):
-            cli.main([*command.split(), *extra.split()])
+            app.main([*command.split(), *extra.split()])
         return capsys.readouterr().out
 
     assert call("--no-train") == ""
@@ -525,10 +530,10 @@ def test_a_study_from_the_command_line(
     assert (tmp_path / "out/tiny.md").read_text() == text
     found = records.load(tmp_path / "out/records", ["synthetic"])
     kept = found.runs["synthetic", NAMES["pool-mean"], 0]
-    summary = runs.summary(tmp_path / f"gone/synthetic/{NAMES['pool-mean']}/seed0")
+    summary = run_directory.summary(tmp_path / f"gone/synthetic/{NAMES['pool-mean']}/seed0")
     assert kept["test"] == summary["test"]
     assert kept["environment"]["processor"]
-    assert found.curves["synthetic", NAMES["pool-mean"], 0] == runs.records(
+    assert found.curves["synthetic", NAMES["pool-mean"], 0] == run_directory.records(
         tmp_path / f"gone/synthetic/{NAMES['pool-mean']}/seed0"
     )
 

@@ -324,7 +324,7 @@ def test_onnx_of_all_networks(name: str, rotate: str, group: Group, tmp_path: Pa
 
 def test_a_file_that_disagrees_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime")
-    from quarterturn.plain.build import to_plain as original
+    from quarterturn._export.build import to_plain as original
 
     def wrong(*args: object, **kwargs: object) -> nn.Module:
         plain = original(*args, **kwargs)
@@ -332,7 +332,7 @@ def test_a_file_that_disagrees_is_not_kept(tmp_path: Path, monkeypatch: pytest.M
             parameter.data.mul_(1.01)
         return plain
 
-    monkeypatch.setattr(sys.modules["quarterturn.plain.export"], "to_plain", wrong)
+    monkeypatch.setattr(sys.modules["quarterturn._export.export"], "to_plain", wrong)
     net = nn.Sequential(qt.SliceConv(C4, 1, 1, 3), qt.Pool(C4)).eval()
     with pytest.raises(ConversionError, match="the file differs from the network by"):
         qt.export(net, torch.randn(2, 1, 8, 8), tmp_path / "net.onnx")

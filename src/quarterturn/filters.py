@@ -145,6 +145,17 @@ def check_features(x: Tensor, group: Group, features: int, layout: Layout, dense
     raise ShapeError(f"expected {layout} maps with {expected} features, got {x.shape[1]}: {tuple(x.shape)}{hint}")
 
 
+def check_maps(x: Tensor, group: Group, rotate: Rotate) -> None:
+    """Refuse what are no maps, or no stacked ones where filters are to turn."""
+    if x.dim() != 2 + group.dim:
+        raise ShapeError(f"expected maps with {2 + group.dim} axes for {group.name}, got {x.dim()}: {tuple(x.shape)}")
+    if rotate == "filters" and x.shape[1] % group.order:
+        raise ShapeError(
+            f"{x.shape[1]} features do not hold the {group.order} orientations of {group.name}: "
+            f'rotate="filters" takes stacked tensors; use rotate="maps" for sliced ones'
+        )
+
+
 def outside_transforms(*tensors: Tensor | None) -> bool:
     """Whether nothing but autograd watches: neither torch.func nor forward derivatives need torch's own layers."""
     if torch._C._functorch.peek_interpreter_stack() is not None:

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from quarterturn import fourier
+from quarterturn import kernel
 from quarterturn.errors import GroupError, OptionError, ShapeError, unknown
 from quarterturn.groups import Element, Group
 
@@ -278,9 +278,9 @@ class _Write(torch.autograd.Function):
         n, c = x.shape[0] // pathways_in * pathways, x.shape[1] // orientations_in * orientations
         last = features_are_last(x)
         out = x.new_empty(n, *x.shape[2:], c).movedim(-1, 1) if last else x.new_empty(n, c, *x.shape[2:])
-        if kind == "scalar" and fourier.suits_moves(x, last):
+        if kind == "scalar" and kernel.suits_moves(x, last):
             named = [(end, start, moves.group.elements[g]) for end, start, g in moves.moves]
-            return fourier.carry_out(x, out, last, moves.places_in, moves.places_out, named)
+            return kernel.carry_out(x, out, last, moves.places_in, moves.places_out, named)
         source, target = _places(x, moves.places_in), _places(out, moves.places_out)
         at_once = max(1, _CACHED // max(1, source[0, :1, :, 0].nbytes))
         for part_in, part_out in zip(source.split(at_once, dim=1), target.split(at_once, dim=1), strict=True):

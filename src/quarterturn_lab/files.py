@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from quarterturn_lab.raising import run_error
+from quarterturn_lab.errors import RunError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -18,7 +18,7 @@ def no_space(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in FULL:
-            raise run_error(
+            raise RunError(
                 f"could not write {what}: {os.strerror(error.errno or 0).lower()}. What was written before is whole: "
                 "free some space and give the same command again"
             ) from error

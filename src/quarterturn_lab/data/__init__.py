@@ -2,20 +2,16 @@
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING
 
-from quarterturn_lab.data.dataset import Data, Settings, subset
-
-if TYPE_CHECKING:  # so that reading images does not need torch
-    from quarterturn_lab.config import Config
+from quarterturn_lab.data.dataset import Data, Settings
 
 LOADERS = {
     "synthetic": "quarterturn_lab.data.synthetic",
     "plankton": "quarterturn_lab.data.plankton",
-    "plankton-parts": "quarterturn_lab.data.plankton_parts",
-    "folder": "quarterturn_lab.data.folder",
+    "plankton-parts": "quarterturn_lab.data.plankton_three_way",
+    "folder": "quarterturn_lab.data.folders",
     "mnist-rot": "quarterturn_lab.data.mnist",
-    "mnist-rot-held": "quarterturn_lab.data.mnist_held",
+    "mnist-rot-held": "quarterturn_lab.data.mnist_validation",
     "galaxies": "quarterturn_lab.data.galaxies",
     "aerial": "quarterturn_lab.data.aerial",
     "nuclei": "quarterturn_lab.data.nuclei",
@@ -25,26 +21,7 @@ LOADERS = {
 def loader(name: str) -> Callable[[Settings], Data]:
     """The loader of that name."""
     if name not in LOADERS:
-        from quarterturn.errors import unknown
+        from quarterturn_lab.errors import unknown
 
         raise unknown("loader", name, LOADERS)
     return import_module(LOADERS[name]).load
-
-
-def settings_of(config: "Config") -> Settings:
-    """What a run asks its loader for."""
-    return Settings(
-        folder=config.data,
-        side=config.net.side,
-        channels=config.net.channels,
-        longest=config.longest,
-        invert=config.invert,
-        skip_bad=config.skip_bad,
-        max_pixels=config.max_pixels,
-        floats=config.floats,
-    )
-
-
-def load(config: "Config") -> Data:
-    """The data of a run, with the part of the training images that its seed draws."""
-    return subset(loader(config.loader)(settings_of(config)), config.train_size, config.seed)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from quarterturn_lab.data import pairs
+from quarterturn_lab.data import image_mask_pairs
 from quarterturn_lab.data.dataset import Scenes, Settings
-from quarterturn_lab.data.folder import existing
+from quarterturn_lab.data.folders import existing
 from quarterturn_lab.errors import DataError
 
 PARTS = ("train", "valid", "test")
@@ -28,18 +28,18 @@ def load(settings: Settings) -> Scenes:
     """The parts as they are on the disk; valid/ may be missing. Images are at least as large as a tile."""
     folder = inside(existing(settings.folder, TREE))
     tree = TREE.format(folder=folder)
-    found: list[pairs.Pair] = []
+    found: list[image_mask_pairs.Pair] = []
     for part in PARTS:
         if part == "valid" and not (folder / part).exists():
             continue
         for kind in ("sat", "map"):
             if not (folder / part / kind).is_dir():
                 raise DataError(f"{folder / part / kind} is missing; expected {tree}")
-        here = pairs.matched(folder / part / "sat", folder / part / "map", f"{part}/", settings.skip_bad)
+        here = image_mask_pairs.matched(folder / part / "sat", folder / part / "map", f"{part}/", settings.skip_bad)
         if not here:
             raise DataError(f"no images in {folder / part / 'sat'}; expected {tree}")
         found += here
-    scenes = pairs.read("aerial", found, settings, instances=False, least=settings.side)
+    scenes = image_mask_pairs.read("aerial", found, settings, instances=False, least=settings.side)
     parts = np.array([name.split("/")[0] for name in scenes.names])
     train, valid, test = (np.flatnonzero(parts == part) for part in PARTS)
     return replace(scenes, train=train, valid=valid, test=test)

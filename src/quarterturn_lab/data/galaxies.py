@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quarterturn_lab.data.dataset import NOBODY, Dataset, Indices, Settings
-from quarterturn_lab.data.folder import existing
-from quarterturn_lab.data.reading import Files, by_stem, squares
+from quarterturn_lab.data.folders import existing
+from quarterturn_lab.data.read_all import Files, by_stem, squares
 from quarterturn_lab.errors import DataError
 
 IMAGES, TABLE, TEST_IMAGES = "images_training_rev1", "training_solutions_rev1.csv", "images_test_rev1"

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from quarterturn_lab.data import floats
+from quarterturn_lab.data import numeric_files
 from quarterturn_lab.data.dataset import Settings
-from quarterturn_lab.raising import data_error
+from quarterturn_lab.errors import DataError
 
 Array = NDArray[Any]
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".pgm", ".ppm"})
-SUFFIXES |= floats.FITS
+SUFFIXES |= numeric_files.FITS
 
 
 def read(path: Path, settings: Settings) -> Array:
@@ -32,20 +32,20 @@ def decoded(path: Path, settings: Settings, scaled: bool = False) -> tuple[Array
     so that a JPEG's decoder may leave out what is scaled away. What cannot be read raises, named.
     """
     if settings.floats:
-        array = floats.read(path, settings.max_pixels)
+        array = numeric_files.read(path, settings.max_pixels)
         if len(array) != settings.channels:
-            raise data_error(f"{has_channels(path, len(array))}: {settings.channels} are needed, see --channels")
+            raise DataError(f"{has_channels(path, len(array))}: {settings.channels} are needed, see --channels")
         return array, (len(array),)
     if settings.channels not in (1, 3):
-        raise data_error(
+        raise DataError(
             f"pictures have 1 or 3 channels, not {settings.channels}: give --floats for files with other numbers"
         )
-    if path.suffix.lower() in floats.FITS:
-        raise data_error(f"{path} holds numbers, not a picture: give --floats to use them as they are")
+    if path.suffix.lower() in numeric_files.FITS:
+        raise DataError(f"{path} holds numbers, not a picture: give --floats to use them as they are")
     mode = "L" if settings.channels == 1 else "RGB"
     least = max(settings.side, settings.longest or settings.side)
     try:
-        with floats.quiet(), Image.open(path) as image:  # Pillow's own limit of pixels is only a warning
+        with numeric_files.quiet(), Image.open(path) as image:  # Pillow's own limit of pixels is only a warning
             width, height = image.size
             if width * height <= settings.max_pixels:
                 if scaled:
@@ -54,16 +54,16 @@ def decoded(path: Path, settings: Settings, scaled: bool = False) -> tuple[Array
                 colours = np.asarray(picture.convert("RGB")) if picture.mode != "L" else None
                 plain = np.asarray(picture.convert(mode))
     except Image.DecompressionBombError:
-        raise data_error(
+        raise DataError(
             f"{path} has far more pixels than the limit of {settings.max_pixels:,}: make it smaller"
         ) from None
     except FileNotFoundError:
-        raise data_error(f"{path} is not there any more") from None
+        raise DataError(f"{path} is not there any more") from None
     except (OSError, SyntaxError, ValueError, IndexError, MemoryError) as error:
-        hint = "; many channels or floats need --floats" if path.suffix.lower() in floats.TIFF else ""
-        raise data_error(f"{path} cannot be read ({error}): it is broken, truncated or no image{hint}") from None
+        hint = "; many channels or floats need --floats" if path.suffix.lower() in numeric_files.TIFF else ""
+        raise DataError(f"{path} cannot be read ({error}): it is broken, truncated or no image{hint}") from None
     if width * height > settings.max_pixels:
-        raise data_error(floats.too_many_pixels(path, width, height, settings.max_pixels))
+        raise DataError(numeric_files.too_many_pixels(path, width, height, settings.max_pixels))
     array = plain[None] if plain.ndim == 2 else plain.transpose(2, 0, 1)
     if colours is None:
         return array, (1,)

@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from quarterturn_lab.augment import matrices, warped
-from quarterturn_lab.config import Augment
 from quarterturn_lab.data import cache
+from quarterturn_lab.data.augment import matrices, warped
 from quarterturn_lab.data.dataset import Dataset, Settings
-from quarterturn_lab.data.folder import existing
+from quarterturn_lab.data.folders import existing
 from quarterturn_lab.errors import DataError
+from quarterturn_lab.settings.config import Augment
 
 TREE = (
     "MNIST's files, packed (.gz) or not:\n  {folder}/train-images-idx3-ubyte, train-labels-idx1-ubyte,"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from quarterturn_lab.data import pairs, splits
+from quarterturn_lab.data import image_mask_pairs, splits
 from quarterturn_lab.data.dataset import Scenes, Settings
-from quarterturn_lab.data.folder import existing
+from quarterturn_lab.data.folders import existing
 from quarterturn_lab.errors import DataError
 
 TREE = "images and their label maps, of the same names:\n  {folder}/images/<name>.png\n  {folder}/labels/<name>.png"
@@ -26,10 +26,10 @@ def load(settings: Settings) -> Scenes:
     for kind in ("images", "labels"):
         if not (folder / kind).is_dir():
             raise DataError(f"{folder / kind} is missing; expected {tree}")
-    found = pairs.matched(folder / "images", folder / "labels", "", settings.skip_bad)
+    found = image_mask_pairs.matched(folder / "images", folder / "labels", "", settings.skip_bad)
     if not found:
         raise DataError(f"no images in {folder / 'images'}; expected {tree}")
-    scenes = pairs.read("nuclei", found, settings, instances=True)
+    scenes = image_mask_pairs.read("nuclei", found, settings, instances=True)
     test = splits.stratified(scenes.names, np.zeros(len(scenes.names), dtype=np.int64))
     if not test.any() or test.all():
         raise DataError(f"{len(scenes.names)} images in {folder} are too few for a training and a test part: give 10")

@@ -2,7 +2,7 @@
 
 The paper's own split is not to be had. Ours is the rule of `splits.stratified`: on all 30,336 images it gives 27,299
 for training and 3,037 for testing, on any subset the same fractions. For a set of 24,221 of them the test names are in
-the repository too, in plankton_test.txt, and are used where the folder holds just these images.
+the repository too, in committed_splits/plankton_test.txt, and are used where the folder holds just these images.
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from quarterturn_lab.data import splits
 from quarterturn_lab.data.dataset import Dataset, Settings
-from quarterturn_lab.data.folder import existing, from_class_folders
+from quarterturn_lab.data.folders import existing, from_class_folders
 
 TREE = "the folder that holds train/, one folder for each class in it:\n  {folder}/train/<class>/<id>.jpg"
 LISTED = "plankton_test.txt"

@@ -32,7 +32,7 @@ def stratified(names: Sequence[str], labels: NDArray[np.int64], part: float = TE
 
 def committed(name: str) -> set[str]:
     """The test names of a data set as they are kept in the repository: lines of `class: stem stem ...`."""
-    lines = (files(__package__) / name).read_text().splitlines()
+    lines = (files(__package__) / "committed_splits" / name).read_text().splitlines()
     found: set[str] = set()
     for line in lines:
         folder, _, stems = line.partition(": ")

@@ -1,0 +1,251 @@
+"""Convolutions and dense layers of a network on its way in."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from quarterturn._convert.values import Batch, Position, Value, after, as_tuple, like, maps_of, result
+from quarterturn._convert.weights import drawn, per_feature, projected, rearranged
+from quarterturn._convert.widths import Features, Refusal, channels, make_equal
+from quarterturn._convert.writer import Writer
+from quarterturn.filters import roll_filters, slice_filters
+from quarterturn.layers.convolution import DepthwiseConv, RollConv, SliceConv
+from quarterturn.layers.linear import RollLinear
+from quarterturn.layers.transposed import RollConvTranspose
+from quarterturn.windows import windows_for
+
+CONV_DIMS = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
+TRANSPOSED_DIMS = {nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3}
+
+
+# --- convolutions -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution of the old network, as a layer or as a function."""
+
+    dim: int
+    weight: Tensor
+    bias: Tensor | None
+    stride: Any = 1
+    padding: Any = 0
+    dilation: Any = 1
+    groups: int = 1
+    padding_mode: str = "zeros"
+    output_padding: Any = 0
+    trained: bool = True
+
+    @classmethod
+    def of(cls, module: Any, dim: int) -> "Convolution":
+        names = ("stride", "padding", "dilation", "groups", "padding_mode", "output_padding")
+        return cls(dim, module.weight, module.bias, **{name: getattr(module, name) for name in names})
+
+
+def convolution(w: Writer, path: str, old: Convolution, value: Value, example: Tensor) -> Value:
+    """A SliceConv on ordinary maps, else a RollConv; a filter for each feature stays one."""
+    _check_dim(w, old)
+    outs, ins = old.weight.shape[0], old.weight.shape[1] * old.groups
+    is_plain = value.kind == "plain"
+    if not is_plain:
+        value = w.maps_first(value, path)
+    features = None if is_plain else value.features
+    depthwise = features is not None and old.groups == ins == outs and ins > 1
+    features, out = w.known.setdefault(path, (features, features if depthwise else channels(outs)))
+    if not is_plain and features is not value.features:
+        make_equal(features, value.features)
+    kernel = tuple(old.weight.shape[2:])
+    windows_for(w.group, kernel, as_tuple(old.stride), as_tuple(old.padding), as_tuple(old.dilation))  # may refuse
+    window = {"stride": old.stride, "padding": old.padding, "dilation": old.dilation}
+
+    def make() -> nn.Module:
+        options: dict[str, Any] = {
+            **{name: as_tuple(value) for name, value in window.items()},
+            "bias": old.bias is not None,
+            "rotate": w.rotate,
+            "padding_mode": old.padding_mode,
+            "device": old.weight.device,
+            "dtype": old.weight.dtype,
+        }
+        count = w.widths.of(out)
+        _note_width(w, path, outs, out)
+        layer: Any
+        if depthwise:
+            layer, groups = DepthwiseConv(w.group, count, kernel, **options), w.group.order * count
+        else:
+            seen = ins if is_plain else w.widths.of(features)
+            groups = math.gcd(old.groups, seen, count)
+            if groups != old.groups:
+                w.notes.append(f"{path}: groups={old.groups} becomes {groups}")
+            kind = SliceConv if is_plain else RollConv
+            layer = kind(w.group, seen, count, kernel, groups=groups, **options)
+        in_sources: Sequence[int | None] = range(ins) if is_plain else w.widths.sources(features)
+        expand = roll_filters if isinstance(layer, RollConv) else slice_filters
+        _fill(w, layer, old, w.widths.sources(out), in_sources, groups, lambda t: expand(t, w.group, _all(w)))
+        layer.weight.requires_grad_(old.trained)
+        return layer
+
+    node = w.layer(path, make, value.node)
+    if is_plain:
+        return Value("oriented", node, example, maps_of(example, out))
+    return after(value, node, example, out)
+
+
+def _check_dim(w: Writer, old: Convolution) -> None:
+    if old.dim != w.group.dim:
+        raise Refusal(f"a convolution over {old.dim} axes does not go with {w.group.name}, which turns {w.group.dim}")
+
+
+def transposed(w: Writer, path: str, old: Convolution, value: Value, example: Tensor) -> Value:
+    _check_dim(w, old)
+    if old.padding_mode != "zeros":
+        raise Refusal("a transposed convolution pads with zeros only")
+    value = w.maps_first(value, path)
+    outs = old.weight.shape[1] * old.groups
+    features, out = w.known.setdefault(path, (value.features, channels(outs)))
+    make_equal(features, value.features)
+
+    def make() -> nn.Module:
+        seen, count = w.widths.of(features), w.widths.of(out)
+        _note_width(w, path, outs, out)
+        groups = math.gcd(old.groups, seen, count)
+        if groups != old.groups:
+            w.notes.append(f"{path}: groups={old.groups} becomes {groups}")
+        layer = RollConvTranspose(
+            w.group,
+            seen,
+            count,
+            tuple(old.weight.shape[2:]),
+            as_tuple(old.stride),
+            as_tuple(old.padding),
+            as_tuple(old.output_padding),
+            groups,
+            old.bias is not None,
+            as_tuple(old.dilation),
+            w.rotate,
+            old.weight.device,
+            old.weight.dtype,
+        )
+        _fill(
+            w,
+            layer,
+            old,
+            w.widths.sources(out),
+            w.widths.sources(features),
+            groups,
+            lambda t: roll_filters(t, w.group, _all(w), transposed=True),
+            transposed=True,
+        )
+        return layer
+
+    return after(value, w.layer(path, make, value.node), example, out)
+
+
+def _fill(
+    w: Writer,
+    layer: Any,
+    old: Convolution,
+    out_sources: Sequence[int | None],
+    in_sources: Sequence[int | None],
+    groups: int,
+    expand: Callable[[Tensor], Tensor],
+    transposed: bool = False,
+) -> None:
+    with torch.no_grad():
+        if w.init == "pretrained" or not old.trained:
+            bank = rearranged(old.weight.detach(), out_sources, in_sources, old.groups, groups, transposed)
+            layer.weight.copy_(projected(layer.weight.shape, bank, expand))
+        else:
+            positions = math.prod(old.weight.shape[2:])
+            inputs = old.weight.shape[0] // old.groups if transposed else old.weight.shape[1]
+            mine = layer.weight.shape[0] // groups if transposed else layer.weight.shape[1]
+            layer.weight.copy_(drawn(layer.weight, old.weight, mine * positions, inputs * positions))
+        if old.bias is not None:
+            layer.bias.copy_(per_feature(old.bias.detach(), out_sources, w.group.order, w.init, rest=0.0))
+
+
+def _all(w: Writer) -> range:
+    return range(w.group.order)
+
+
+def _note_width(w: Writer, path: str, old: int, features: Features) -> None:
+    if not w.widths.is_exact(features):
+        count, order = w.widths.of(features), w.group.order
+        w.notes.append(f"{path}: {old} channels become {count} features x {order} orientations = {count * order}")
+
+
+def convolution_layer(w: Writer, path: str, module: Any, value: Value, example: Tensor) -> Value:
+    check_parametrized(module)
+    dim = next(dim for kind, dim in CONV_DIMS.items() if isinstance(module, kind))
+    return convolution(w, path, Convolution.of(module, dim), value, example)
+
+
+def transposed_layer(w: Writer, path: str, module: Any, value: Value, example: Tensor) -> Value:
+    check_parametrized(module)
+    dim = next(dim for kind, dim in TRANSPOSED_DIMS.items() if isinstance(module, kind))
+    return transposed(w, path, Convolution.of(module, dim), value, example)
+
+
+def check_parametrized(module: nn.Module) -> None:
+    if parametrize.is_parametrized(module):
+        raise Refusal("its weight is computed by a parametrization: remove it first (remove_parametrizations)")
+
+
+# --- dense layers -----------------------------------------------------------------------------------------------------
+
+
+def linear(w: Writer, path: str, weight: Tensor, bias: Tensor | None, value: Value, example: Tensor) -> Value:
+    """On the features of maps a 1x1 convolution, on flattened maps one of their size, else a RollLinear."""
+    value = w.oriented(value, path)
+    last = value.axes[-1]
+    if not any(isinstance(c, Features) for c in last):
+        raise Refusal("it mixes positions, or other axes than features")
+    positions = sorted((c for c in last if isinstance(c, Position)), key=lambda p: p.axis)
+    if list(last) != [value.features, *positions]:
+        raise Refusal("it mixes features and positions in an order that is not known")
+    sizes = [p.size for p in positions]
+    if positions and len(positions) != w.group.dim:
+        raise Refusal("it mixes some axes of positions only")
+    if not value.positions:  # no positions at all
+        return _dense(w, path, weight, bias, w.dense(value, path), example)
+    kernel = sizes if positions else [1] * w.group.dim
+    filters = weight.unflatten(1, (-1, *kernel)) if positions else weight.reshape(*weight.shape, *kernel)
+    held = w.maps(value, path)
+    first = like(held, axes=((Batch(1),), (held.features,), *((p,) for p in held.positions_in_order)))
+    out = convolution(w, path, Convolution(w.group.dim, filters, bias), first, _some_maps(example, w.group.dim))
+    if positions:  # one position is left
+        return result(out, out.node, example, axes=(*value.axes[:-1], (out.features,)), form="maps")
+    return result(out, out.node, example, axes=(*value.axes[:-1], (out.features,)))
+
+
+def _some_maps(example: Tensor, dim: int) -> Tensor:
+    return example.new_empty((1, 1, *[2] * dim))
+
+
+def _dense(w: Writer, path: str, weight: Tensor, bias: Tensor | None, value: Value, example: Tensor) -> Value:
+    features, out = w.known.setdefault(path, (value.features, channels(weight.shape[0])))
+    make_equal(features, value.features)
+
+    def make() -> nn.Module:
+        seen, count = w.widths.of(features), w.widths.of(out)
+        _note_width(w, path, weight.shape[0], out)
+        if out.segments[0].piece.shared:
+            w.notes.append(f"{path}: {count} outputs from {seen} features x {w.group.order} orientations, then pooled")
+        layer = RollLinear(w.group, seen, count, bias is not None, w.rotate, weight.device, weight.dtype)
+        old = Convolution(0, weight, bias)
+        ins, outs = w.widths.sources(features), w.widths.sources(out)
+        _fill(w, layer, old, outs, ins, 1, lambda t: roll_filters(t, w.group, _all(w)))
+        return layer
+
+    node = w.layer(path, make, value.node)
+    return result(value, node, example, axes=(*value.axes[:-1], (out,)), form="dense")
+
+
+def linear_layer(w: Writer, path: str, module: Any, value: Value, example: Tensor) -> Value:
+    check_parametrized(module)
+    return linear(w, path, module.weight, module.bias, value, example)

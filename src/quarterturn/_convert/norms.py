@@ -1,0 +1,134 @@
+"""Norms of a network on its way in."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from quarterturn._convert.values import Blocks, Orientations, Value, is_features_first, result
+from quarterturn._convert.weights import per_feature
+from quarterturn._convert.widths import Features, Refusal, make_equal
+from quarterturn._convert.writer import Writer, kept
+from quarterturn.layers.norms import BatchNorm, GroupNorm, InstanceNorm, LayerNorm
+
+
+def _filled(w: Writer, layer: Any, module: Any, features: Features, inner: bool = True) -> nn.Module:
+    """The new norm with the parameters of the old one.
+
+    `inner`: the old norm has the orientations as the fastest index; else as the slowest, or not at all.
+    """
+    count = w.widths.of(features)
+    if module.weight is not None and module.bias is None:
+        layer.bias = None
+    for name, rest in (("weight", 1.0), ("bias", 0.0), ("running_mean", 0.0), ("running_var", 1.0)):
+        mine, old = getattr(layer, name, None), getattr(module, name, None)
+        if mine is None or old is None or (name.startswith("running") and w.init == "scratch"):
+            continue
+        with torch.no_grad():
+            if inner:
+                mine.copy_(per_feature(old.detach(), w.widths.sources(features), w.group.order, w.init, rest))
+            else:
+                mine.copy_(old.detach().reshape(-1, count).mean(0))
+    return layer
+
+
+def _placed(module: Any, name: str = "weight") -> dict[str, Any]:
+    tensor = getattr(module, name, None)
+    tensor = tensor if tensor is not None else getattr(module, "running_mean", None)
+    return {} if tensor is None else {"device": tensor.device, "dtype": tensor.dtype}
+
+
+def _share(w: Writer, path: str, features: Features) -> None:
+    """A norm that is called again gets as many features as before."""
+    make_equal(w.known.setdefault(path, (features,))[0], features)
+
+
+def batch_norm(w: Writer, path: str, module: Any, value: Value, example: Tensor) -> Value:
+    """Batch norm, with the activation and dropout that some libraries put into it."""
+    value = w.usual(value, path)
+    if not is_features_first(value):
+        raise Refusal("it needs tensors with features first")
+    features = value.features
+    _share(w, path, features)
+
+    def make() -> nn.Module:
+        options = {"affine": module.weight is not None, "track_running_stats": module.track_running_stats}
+        layer = BatchNorm(
+            w.group, w.widths.of(features), module.eps, module.momentum, **options, rotate=w.rotate, **_placed(module)
+        )
+        return _filled(w, layer, module, features)
+
+    value = result(value, w.layer(path, make, value.node), example)
+    for name in ("drop", "act"):
+        inner = getattr(module, name, None)
+        if isinstance(inner, nn.Module) and not isinstance(inner, nn.Identity):
+            value = kept(w, f"{path}.{name}", inner, value, example)
+    return value
+
+
+def layer_norm(w: Writer, path: str, module: Any, value: Value, example: Tensor) -> Value:
+    """Layer norm over features, wherever the old network has them; over all of a map, group norm with one group."""
+    value = w.oriented(value, path)
+    count = len(module.normalized_shape)
+    held = [c for axis in value.axes[len(value.axes) - count :] for c in axis]
+    features = value.features
+    whole = len(held) == 1 + w.group.dim and features in held
+    blocks = len(held) == 1 and isinstance(held[0], Blocks)  # the orientations were split off: it is one of ours
+    if held != [features] and not whole and not blocks:
+        raise Refusal("it normalises over other axes than the features")
+    if blocks:
+        features.fixed(features.channels // w.group.order)
+    if whole and module.weight is not None:
+        raise Refusal("it has a parameter for each position")
+    _share(w, path, features)
+    value = w.usual(value, path)
+
+    def make() -> nn.Module:
+        affine = module.weight is not None
+        if whole:
+            return GroupNorm(w.group, 1, w.widths.of(features), module.eps, False, w.rotate)
+        layer = LayerNorm(w.group, w.widths.of(features), module.eps, affine, w.rotate, **_placed(module))
+        return _filled(w, layer, module, features, inner=not blocks)
+
+    return result(value, w.layer(path, make, value.node), example)
+
+
+def group_norm(w: Writer, path: str, module: Any, value: Value, example: Tensor) -> Value:
+    value = w.usual(value, path)
+    features = value.features
+    held = value.axes[1] if len(value.axes) > 1 else ()
+    # the orientations are the slow index, and no group mixes them: it is one of ours
+    turned = len(held) == 2 and isinstance(held[0], Orientations) and module.num_groups % w.group.order == 0
+    if turned:
+        features.fixed(features.channels // w.group.order)
+    elif not is_features_first(value):
+        raise Refusal("it needs tensors with features first")
+    _share(w, path, features)
+
+    def make() -> nn.Module:
+        count = w.widths.of(features)
+        wanted = module.num_groups // w.group.order if turned else module.num_groups
+        groups = math.gcd(wanted, count)
+        if groups != wanted:
+            w.notes.append(f"{path}: num_groups={wanted} becomes {groups}")
+        affine = module.weight is not None
+        layer = GroupNorm(w.group, groups, count, module.eps, affine, w.rotate, **_placed(module))
+        return _filled(w, layer, module, features, inner=not turned)
+
+    return result(value, w.layer(path, make, value.node), example)
+
+
+def instance_norm(w: Writer, path: str, module: Any, value: Value, example: Tensor) -> Value:
+    if getattr(module, "track_running_stats", False):
+        raise Refusal("instance norm with running statistics is not known")
+    value = w.maps_first(value, path)
+    features = value.features
+    _share(w, path, features)
+
+    def make() -> nn.Module:
+        affine = module.weight is not None
+        layer = InstanceNorm(w.group, w.widths.of(features), module.eps, affine, w.rotate, **_placed(module))
+        return _filled(w, layer, module, features)
+
+    return result(value, w.layer(path, make, value.node), example)

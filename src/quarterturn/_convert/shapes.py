@@ -1,0 +1,109 @@
+"""What the old network does with the axes of its tensors: mostly nothing has to be done for it in the new one."""
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from quarterturn._convert.layers import SomeFeatures
+from quarterturn._convert.values import Axis, Batch, Extra, Position, Value, like, reshaped, result, size_of
+from quarterturn._convert.widths import Features, Refusal
+from quarterturn._convert.writer import Writer
+
+
+def reshape(w: Writer, path: str, value: Value, example: Tensor) -> Value:
+    """Another shape, which the example tells."""
+    value = w.oriented(value, path)
+    new = like(value, example=example, axes=reshaped(value.axes, tuple(example.shape), w.group.order))
+    if value.form != "beside" and new.is_usual():
+        return new
+    held = w.beside(value, path)
+    sizes = [_size(w, held, axis) for axis in new.axes]
+    return result(held, w.method("reshape", held.node, sizes), example, axes=new.axes)
+
+
+def _size(w: Writer, held: Value, axis: Axis) -> Any:
+    """The size of a new axis, as a number or computed from those of the tensor."""
+    if axis in held.axes and axis:
+        return w.method("size", held.node, held.axes.index(axis))
+    size: Any = 1
+    for component in axis:
+        if isinstance(component, Features):
+            factor: Any = w.width(component)
+        elif isinstance(component, Batch | Position):
+            place = next((i for i, old in enumerate(held.axes) if old == (component,)), None)
+            if place is None:
+                raise Refusal("positions that were joined cannot be told apart here")
+            factor = w.method("size", held.node, place)
+        else:
+            factor = size_of(component)
+        size = factor if isinstance(size, int) and size == 1 else w.function(operator.mul, size, factor)
+    return size
+
+
+def permute(w: Writer, path: str, value: Value, order: Sequence[int], example: Tensor) -> Value:
+    """Axes in another order."""
+    value = w.oriented(value, path)
+    axes = tuple(value.axes[i] for i in order)
+    if value.form == "beside":
+        return result(value, w.method("permute", value.node, *order), example, axes=axes)
+    return like(value, example=example, axes=axes)
+
+
+def insert_axis(w: Writer, path: str, value: Value, at: int, example: Tensor) -> Value:
+    """One more axis, of one."""
+    value = w.oriented(value, path)
+    at %= len(value.axes) + 1
+    axes = (*value.axes[:at], (), *value.axes[at:])
+    node = w.method("unsqueeze", value.node, at) if value.form == "beside" else value.node
+    return result(value, node, example, axes=axes)
+
+
+def drop_axes(w: Writer, path: str, value: Value, which: Sequence[int], example: Tensor) -> Value:
+    """Axes of one are left out."""
+    value = w.oriented(value, path)
+    gone = {i % len(value.axes) for i in which}
+    if any(value.axes[i] for i in gone):
+        return reshape(w, path, value, example)
+    axes = tuple(axis for i, axis in enumerate(value.axes) if i not in gone)
+    node = value.node
+    if value.form == "beside":
+        for i in sorted(gone, reverse=True):
+            node = w.method("squeeze", node, i)
+    return result(value, node, example, axes=axes)
+
+
+def some_features(w: Writer, path: str, value: Value, start: int, stop: int, example: Tensor) -> Value:
+    """The features that some old channels became."""
+    features = value.features
+    part = features.part(start, stop)
+    axes = tuple((part,) if features in axis else axis for axis in value.axes)
+    first = features.part(0, start)
+    if value.form == "beside":
+        place = next(i for i, axis in enumerate(value.axes) if features in axis)
+        node = w.method("narrow", value.node, place, w.width(first), w.width(part))
+        return result(value, node, example, axes=axes)
+
+    def make() -> SomeFeatures:
+        begin = w.widths.of(first)
+        return SomeFeatures(w.group, begin, begin + w.widths.of(part), w.rotate)
+
+    return result(value, w.helper(f"{path}.features", make, value.node), example, axes=axes)
+
+
+def glu(w: Writer, path: str, value: Value, dim: int, example: Tensor) -> Value:
+    """One half of the features weighs the other."""
+    value = w.usual(value, path)
+    features = value.features
+    if value.axes[dim] != (features,):
+        raise Refusal("it halves another axis than that of the features")
+    half = features.split(2)[0]
+    axes = tuple((half,) if features in axis else axis for axis in value.axes)
+    return result(value, w.function(F.glu, value.node, 1), example, axes=axes)
+
+
+def is_extra(value: Value, axis: int) -> bool:
+    """Whether the axis is of the old network's own making."""
+    return all(isinstance(c, Extra) for c in value.axes[axis])

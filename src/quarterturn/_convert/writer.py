@@ -1,0 +1,322 @@
+"""The equivariant network, as far as it is written.
+
+Its layers are made when all of the graph has been read, because only then is it known how many features each has.
+"""
+
+import copy
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, fx, nn
+
+from quarterturn._convert.layers import FeatureParameter, OrientationsToBatch, OrientationsToFeatures, ToChannels
+from quarterturn._convert.values import (
+    Axis,
+    Batch,
+    Blocks,
+    Component,
+    Extra,
+    Orientations,
+    Position,
+    Value,
+    is_features_first,
+    like,
+    maps_of,
+    merged,
+    plain,
+    result,
+    size_of,
+    split_features,
+    with_features,
+)
+from quarterturn._convert.weights import Init, per_feature
+from quarterturn._convert.widths import Features, Refusal, Widths, channels
+from quarterturn.filters import Rotate
+from quarterturn.groups import Group
+from quarterturn.layers.operations import Pool, Slice
+from quarterturn.ops import PoolFunction
+
+
+@dataclass(frozen=True)
+class Later:
+    """A number that is known when the widths are."""
+
+    number: Callable[[], int]
+
+
+@dataclass
+class Writer:
+    """What the rules write into."""
+
+    group: Group
+    rotate: Rotate
+    widths: Widths
+    init: Init
+    pool: PoolFunction
+    model: nn.Module
+    graph: fx.Graph = field(default_factory=fx.Graph)
+    makers: dict[str, Callable[[], nn.Module]] = field(default_factory=dict)
+    constants: dict[str, Tensor] = field(default_factory=dict)
+    known: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # what a layer that is called again must agree with
+    notes: list[str] = field(default_factory=list)
+
+    # --- the graph ----------------------------------------------------------------------------------------------------
+
+    def layer(self, path: str, make: Callable[[], nn.Module], *inputs: Any) -> fx.Node:
+        """Write down a layer; one that is written again under its own path is shared."""
+        self.makers.setdefault(path, make)
+        return self.graph.call_module(path, inputs)
+
+    def free(self, path: str) -> str:
+        """A path like this one that no layer has yet."""
+        base, number = path or "layer", 1
+        path = base
+        while path in self.makers or _has(self.model, path):
+            number += 1
+            path = f"{base}_{number}"
+        return path
+
+    def helper(self, path: str, make: Callable[[], nn.Module], *inputs: Any) -> fx.Node:
+        """Write down a layer that the old network does not have."""
+        return self.layer(self.free(path), make, *inputs)
+
+    def function(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
+        return self.graph.call_function(target, args, kwargs)
+
+    def method(self, name: str, *args: Any, **kwargs: Any) -> fx.Node:
+        return self.graph.call_method(name, args, kwargs)
+
+    def constant(self, path: str) -> fx.Node:
+        """A parameter or buffer of the old network, as it is."""
+        name = f"{path}_as_it_is" if path in self.makers else path
+        self.constants[name] = operator.attrgetter(path)(self.model)
+        return self.graph.get_attr(name)
+
+    def width(self, features: Features) -> Later:
+        """Features of a pathway, as a number in the graph."""
+        return Later(lambda: self.widths.of(features))
+
+    def finish(self) -> tuple[nn.Module, fx.Graph]:
+        """All layers made, all numbers put in."""
+        root = nn.Module()
+        for path, make in self.makers.items():
+            _put(root, path, make())
+        for path, tensor in self.constants.items():
+            _put(root, path, _copied(tensor))
+        for node in self.graph.nodes:
+            node.args, node.kwargs = fx.node.map_aggregate(
+                (node.args, node.kwargs), lambda a: a.number() if isinstance(a, Later) else a
+            )
+        return root, self.graph
+
+    # --- the layouts --------------------------------------------------------------------------------------------------
+
+    def oriented(self, value: Value, path: str) -> Value:
+        """The value with orientations; an ordinary tensor gets them by slicing."""
+        if value.kind == "oriented":
+            return value
+        if value.kind == "constant":
+            raise Refusal("it uses parameters of the network in a way that is not known")
+        if len(value.shape) != 2 + self.group.dim:
+            raise Refusal(f"maps with {2 + self.group.dim} axes are needed here, got {value.shape}")
+        count = value.shape[1]
+        node = self.helper(f"{path}.slice", lambda: Slice(self.group, rotate=self.rotate), value.node)
+        return Value("oriented", node, value.example, maps_of(value.example, channels(count, count, shared=True)))
+
+    def usual(self, value: Value, path: str) -> Value:
+        """The value in the layout of the network."""
+        value = self.oriented(value, path)
+        if value.form != "beside":
+            return value
+        if not value.is_usual() or any(len(axis) > 1 for axis in value.axes):
+            raise Refusal("features and positions cannot be told apart here")
+        wanted: list[type] = [Batch, Features] + [Position] * len(value.positions)
+        order = [i for kind in dict.fromkeys(wanted) for i in self._axes_of(value, kind)]
+        node = value.node
+        ones = [i for i, axis in enumerate(value.axes) if not axis]
+        if [*order, *ones] != list(range(len(value.axes))):
+            node = self.method("permute", node, *order, *ones)
+        for _ in ones:
+            node = self.method("squeeze", node, -1)
+        node = self.helper(f"{path}.back", lambda: OrientationsToFeatures(self.group, self.rotate), node)
+        return like(value, node=node, form="maps" if value.positions else "dense")
+
+    def _axes_of(self, value: Value, kind: type) -> list[int]:
+        found = [(axis[0], i) for i, axis in enumerate(value.axes) if axis and isinstance(axis[0], kind)]
+        return [i for _, i in sorted(found, key=lambda pair: getattr(pair[0], "axis", 0))]
+
+    def maps(self, value: Value, path: str) -> Value:
+        """The value as maps, which may be of one position."""
+        value = self.usual(value, path)
+        if value.form == "dense":
+            shape = [1] * self.group.dim
+            value = like(value, node=self.method("unflatten", value.node, 1, (-1, *shape)), form="maps")
+        return value
+
+    def maps_first(self, value: Value, path: str) -> Value:
+        """The value as maps that also the old network has with features first, as torch's layers want them."""
+        value = with_features(self.settled(self.oriented(value, path), path))
+        if len(value.axes) != 2 + self.group.dim or not is_features_first(value):
+            raise Refusal(f"it needs maps with features first and {self.group.dim} axes of positions")
+        return self.maps(value, path)
+
+    def dense(self, value: Value, path: str) -> Value:
+        """The value without positions, where it has none."""
+        value = self.usual(value, path)
+        if value.form == "maps":
+            if value.positions:
+                raise Refusal("a tensor without positions is needed here")
+            value = like(value, node=self.method("flatten", value.node, 1), form="dense")
+        return value
+
+    def beside(self, value: Value, path: str) -> Value:
+        """The value with the axes of the old network, and the orientations beside the examples."""
+        value = self.oriented(value, path)
+        if value.form == "beside":
+            return value
+        value = self.maps(value, path) if value.positions else self.dense(value, path)
+        node = self.helper(f"{path}.beside", lambda: OrientationsToBatch(self.group, self.rotate), value.node)
+        held: list[Component] = [next(c for c in value.components if isinstance(c, Batch)), value.features]
+        held += value.positions_in_order
+        blocks = next((c for c in value.components if isinstance(c, Blocks)), None)
+        axes = value.axes
+        if blocks is not None:  # what was split off and not pooled are no orientations: take them as any two axes
+            outer, inner = split_features(blocks.features, size_of(blocks))
+            count = [self.width(c) if isinstance(c, Features) else size_of(c) for c in (outer, inner)]
+            node, held[1:2] = self.method("unflatten", node, 1, count), [outer, inner]
+            taken = {Blocks: outer, Orientations: inner}
+            axes = tuple(tuple(taken.get(type(c), c) for c in axis) for axis in axes)
+        node = self._arranged(node, held, axes)
+        return like(value, node=node, form="beside", axes=tuple(merged(axis) for axis in axes))
+
+    def _arranged(self, node: fx.Node, held: Sequence[Component], axes: Sequence[Axis]) -> fx.Node:
+        """A tensor whose axes hold these components, one each, with other axes made of them."""
+        order = [held.index(component) for axis in axes for component in axis]
+        if order != list(range(len(order))):
+            node = self.method("permute", node, *order)
+        if all(len(axis) == 1 for axis in axes):
+            return node
+        sizes: list[Any] = []
+        place = 0
+        for axis in axes:
+            factors = [self.method("size", node, place + i) for i in range(len(axis))]
+            sizes.append(functools.reduce(lambda a, b: self.function(operator.mul, a, b), factors) if factors else 1)
+            place += len(axis)
+        return self.method("reshape", node, sizes)
+
+    def settled(self, value: Value, path: str) -> Value:
+        """The value with axes of features, none of which were split off as orientations might be."""
+        return self.beside(value, path) if any(isinstance(c, Blocks) for c in value.components) else value
+
+    def pooled(self, value: Value, path: str) -> Value:
+        """The value without orientations; its features become as many as the old network had channels."""
+        features = value.features
+        blocks = any(isinstance(c, Orientations) for c in value.components)
+        if blocks:
+            features.fixed(features.channels // self.group.order)
+        else:
+            features.fixed(features.channels, shared=True)
+        value = self.usual(value, path)
+        node = self.helper(f"{path}.pool", lambda: Pool(self.group, self.pool, rotate=self.rotate), value.node)
+        return self._ordinary(value, node)
+
+    def stacked(self, value: Value, path: str) -> Value:
+        """The value with its orientations as channels of an ordinary tensor."""
+        features = value.features
+        if features.channels % self.group.order:
+            raise Refusal(f"{features.channels} channels cannot hold the {self.group.order} orientations")
+        features.fixed(features.channels // self.group.order)
+        value = self.usual(value, path)
+        node = self.helper(f"{path}.stack", lambda: ToChannels(self.group, self.rotate), value.node)
+        return self._ordinary(value, node)
+
+    def _ordinary(self, value: Value, node: fx.Node) -> Value:
+        """A tensor without orientations, with the axes of the old network."""
+        held: list[Component] = [c for c in value.components if not isinstance(c, Orientations)]
+        order = sorted(range(len(held)), key=lambda i: _rank(held[i]))
+        if value.form == "maps" and not value.positions:
+            node = self.method("flatten", node, 1)
+        if order != list(range(len(held))):
+            node = self.method("permute", node, *[order.index(i) for i in range(len(held))])
+        axes = [axis for axis in value.axes if not any(isinstance(c, Orientations) for c in axis)]
+        for place, axis in enumerate(axes):
+            if not axis:
+                node = self.method("unsqueeze", node, place)
+            elif len(axis) > 1:
+                node = self.method("flatten", node, place, place + len(axis) - 1)
+        return plain(value.example, node)
+
+    # --- parameters ---------------------------------------------------------------------------------------------------
+
+    def feature_parameter(self, constant: Value, value: Value) -> fx.Node:
+        """A parameter of the old network that has a number for each channel of the value; shaped for its layout."""
+        path, tensor = constant.source, constant.example
+        features = value.features
+        if path is None or tensor.numel() != features.channels:
+            raise Refusal("a computed parameter for each channel is not known")
+        positions = self.group.dim if value.form == "maps" else 0
+        name = path if path not in self.constants else f"{path}_of_features"
+        if self.known.setdefault(name, (positions,)) != (positions,):
+            name = f"{name}_{positions}"
+        stored = operator.attrgetter(path)(self.model)
+
+        def make() -> nn.Module:
+            values = per_feature(tensor.detach().flatten(), self.widths.sources(features), self.group.order, self.init)
+            trained = isinstance(stored, nn.Parameter) and stored.requires_grad
+            return FeatureParameter(self.group, values, positions, self.rotate, trained)
+
+        return self.layer(name, make)
+
+
+def _rank(component: Component) -> tuple[int, int]:
+    order: Sequence[type] = (Batch, Features, Extra, Position)
+    kind = next((i for i, kind in enumerate(order) if isinstance(component, kind)), 1)
+    return kind, component.axis if isinstance(component, Position) else 0
+
+
+def _has(model: nn.Module, path: str) -> bool:
+    try:
+        operator.attrgetter(path)(model)
+    except AttributeError:
+        return False
+    return True
+
+
+def _put(root: nn.Module, path: str, item: nn.Module | Tensor) -> None:
+    *parents, name = path.split(".")
+    holder: Any = root
+    for parent in parents:
+        if not hasattr(holder, parent):
+            holder.add_module(parent, nn.Module())
+        holder = getattr(holder, parent)
+    if isinstance(item, nn.Module):
+        children = dict(getattr(holder, name).named_children()) if hasattr(holder, name) else {}
+        holder.add_module(name, item)  # what stood there held other layers alone
+        for child, module in children.items():
+            item.add_module(child, module)
+    elif isinstance(item, nn.Parameter):
+        holder.register_parameter(name, item)
+    else:
+        holder.register_buffer(name, item)
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    copy = tensor.detach().clone()
+    return nn.Parameter(copy, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else copy
+
+
+def kept(w: Writer, path: str, module: nn.Module, value: Value, example: Any) -> Value:
+    """A layer that treats every number alike, as it is; never in place, because a tensor may have several names."""
+    if isinstance(module, nn.Identity):
+        return value
+
+    def make() -> nn.Module:
+        twin: Any = copy.deepcopy(module)
+        if hasattr(twin, "inplace"):
+            twin.inplace = False
+        return twin
+
+    return result(value, w.layer(path, make, value.node), example)

@@ -1,0 +1,132 @@
+"""The whole chain to a file: plain network, torch.export, ONNX, and a comparison with the network that it came from."""
+
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, fx, nn
+
+from quarterturn import ops
+from quarterturn._export.build import to_plain
+from quarterturn.check import TOLERANCES, in_eval_mode, largest_difference
+from quarterturn.errors import ConversionError, QuarterturnError, unknown
+from quarterturn.groups import Group
+
+Free = Literal["nothing", "batch", "sizes"]
+
+
+def export(
+    model: nn.Module, example: Tensor, file: str | Path, free: Free = "batch", fold: bool = True
+) -> fx.GraphModule:
+    """Write an equivariant network as an ONNX file that needs no quarterturn, and return the plain network in it.
+
+    `free` says what may differ from the example: "nothing", the "batch", or batch and "sizes", each by itself, for
+    fully convolutional networks. The file is run by onnxruntime and compared with the network, on the example, on
+    every turned copy of it and, if sizes are free, on maps of another shape. If they disagree an error is raised, and
+    the file is deleted.
+
+    >>> from quarterturn import C4, SliceConv, Pool
+    >>> net = nn.Sequential(SliceConv(C4, 1, 2, 3, rotate="filters"), nn.ReLU(), Pool(C4, rotate="filters"))
+    >>> plain = export(net, torch.randn(2, 1, 16, 16), "/dev/null")  # doctest: +SKIP
+    """
+    if free not in ("nothing", "batch", "sizes"):
+        raise unknown("value of free", free, ("nothing", "batch", "sizes"))
+    onnxruntime = _onnxruntime()
+    plain = to_plain(model, example, dynamic=free == "sizes", fold=fold)
+    program = _exported(plain, example, free)
+    path = Path(file)
+    with _quietly():
+        onnx: Any = torch.onnx.export(program, (example,), dynamo=True, verbose=False)
+        onnx.save(str(path))
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    try:
+        _compare(model, plain, session, example, free)
+    except QuarterturnError:
+        path.unlink()
+        raise
+    return plain
+
+
+def group_of(model: nn.Module) -> Group | None:
+    """The largest group of the network's layers."""
+    attributes = [getattr(module, "group", None) for module in model.modules()]
+    return max((a for a in attributes if isinstance(a, Group)), key=lambda group: group.order, default=None)
+
+
+def _onnxruntime() -> Any:
+    try:
+        import onnxruntime  # type: ignore[import-untyped]
+        import onnxscript  # noqa: F401  torch's exporter needs it
+    except ImportError as error:
+        raise ConversionError(f"{error.name} is missing: pip install 'quarterturn[onnx]'") from error
+    return onnxruntime
+
+
+def _exported(plain: nn.Module, example: Tensor, free: Free) -> torch.export.ExportedProgram:
+    axes = {"nothing": [], "batch": [0], "sizes": [0, *range(2, example.dim())]}[free]
+    if 0 in axes and example.shape[0] == 1:  # torch takes a size of 1 for a fixed one
+        example = torch.cat([example, example])
+    shapes = dict.fromkeys(axes, torch.export.Dim.DYNAMIC)
+    try:
+        return torch.export.export(plain, (example,), dynamic_shapes=(shapes,))
+    except (torch._dynamo.exc.UserError, RuntimeError) as error:
+        what = "batch and sizes" if free == "sizes" else free
+        raise ConversionError(
+            f"torch cannot export the network with free {what}: {str(error).strip().splitlines()[0]}"
+        ) from error
+
+
+def _compare(model: nn.Module, plain: nn.Module, session: Any, example: Tensor, free: Free) -> None:
+    """Raise unless the file does what the network does."""
+    name = session.get_inputs()[0].name
+    group = group_of(model)
+    square = group is None or len(set(example.shape[2:])) == 1
+    turned = [ops.act(example, group, g).contiguous() for g in range(group.order)] if group and square else [example]
+    inputs = [(model, x) for x in turned]
+    if free != "nothing":
+        inputs.append((model, torch.randn(3, *example.shape[1:], dtype=example.dtype)))
+    if free == "sizes":
+        inputs.append((plain, _of_another_shape(plain, example)))
+    for reference, x in inputs:
+        with in_eval_mode(reference), torch.no_grad():
+            expected = reference(x)
+        got = [torch.from_numpy(array) for array in session.run(None, {name: x.numpy()})]
+        gap, size = largest_difference(expected, got)
+        if not gap <= TOLERANCES.get(example.dtype, 1e-4) * size:
+            raise ConversionError(
+                f"the file differs from the network by {gap:.3g} on outputs of size {size:.3g}, for an input of shape "
+                f"{tuple(x.shape)}; it was not kept"
+            )
+
+
+def _of_another_shape(plain: nn.Module, example: Tensor) -> Tensor:
+    """Maps of another shape that the network takes: not every one does, where skip connections meet."""
+    for factor, step in ((1, 1), (1, 3), (2, 0)):
+        sizes = [factor * example.shape[2] + step, *example.shape[3:]]
+        x = torch.randn(2, example.shape[1], *sizes, dtype=example.dtype)
+        try:
+            with torch.no_grad(), redirect_stderr(io.StringIO()):  # a traced module prints what fails
+                plain(x)
+        except RuntimeError:
+            continue
+        return x
+    raise ConversionError(f'the network takes maps of {tuple(example.shape[2:])} only: use free="batch"')
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """torch's exporter talks of packages that it does not need."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,1 @@
+"""The graphs of networks: what `convert` and `to_plain` share."""

@@ -1,0 +1,46 @@
+"""Turned maps and dense features from place to place through the compiled kernel: slice, stack and roll, both ways."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from quarterturn.groups import Element
+from quarterturn.kernel.library import library
+
+Place = tuple[int, int]
+
+
+def suits_moves(x: Tensor, features_last: bool) -> bool:
+    """Whether the kernel can move these features: dense float32 on the CPU, of two axes at most, outside torch.func."""
+    if x.device.type != "cpu" or x.dtype != torch.float32 or x.dim() > 4 or x.numel() == 0:
+        return False
+    if type(x) not in (Tensor, torch.nn.Parameter):
+        return False
+    if not x.is_contiguous(memory_format=torch.channels_last if features_last else torch.contiguous_format):
+        return False
+    return torch._C._functorch.peek_interpreter_stack() is None and library() is not None
+
+
+def carry_out(
+    x: Tensor,
+    out: Tensor,
+    features_last: bool,
+    places_in: Place,
+    places_out: Place,
+    moves: Sequence[tuple[Place, Place, Element]],
+) -> Tensor:
+    """Write each (place in the output, place in the input, element) into `out`; what arrives at one place is summed.
+
+    Places are (pathway, orientation), in a batch and features of so many pathways and orientations. Both tensors are in
+    the same memory format; dense ones are maps of one pixel.
+    """
+    kernel = library()
+    assert kernel is not None
+    size = [*[1] * (4 - x.dim()), *x.shape[2:]]
+    numbers = [len(x) // places_in[0], x.shape[1] // places_in[1], *places_in, *places_out, *size, *size, len(moves)]
+    for end, start, element in moves:
+        planar = (1, 2) if x.dim() == 2 else element if len(element) == 2 else (1, 2 * element[0])
+        numbers += [*end, *start, *planar]
+    kernel.move(numbers, features_last or x.dim() == 2, x, out)
+    return out

@@ -1,0 +1,289 @@
+"""The group convolution as operators of torch: forward, gradient to the input, gradient to weight and bias.
+
+Maps are float32 or bf16, in and out alike. Inside all sums are float32, and what comes out is rounded once; weights
+may be float32 with maps in bf16, as under autocast, and their gradient leaves the operator in float32. What is
+multiplied is float32, or with `pairs` rounded to bf16 as well, for processors that multiply pairs of such numbers.
+
+The three are linear in each of their tensors and are each other's gradients, so that derivatives of any order are
+there. Compilers and exporters see three operators; shapes are right on the meta device.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quarterturn.errors import OptionError, ShapeError
+from quarterturn.groups import Element, Group
+from quarterturn.kernel.library import PRECISIONS, Library, library
+from quarterturn.kernel.packed_weights import packed
+from quarterturn.kernel.plan import Pair, Window, forward_plan, input_gradient_plan
+from quarterturn.kernel.structures import structure
+
+EXACT = True  # the form of C4 that is taken unless one is named; docs/decisions/0031
+
+
+def is_available(group: Group | None = None) -> bool:
+    """Whether the kernel is compiled, and has a transform for the group; it takes float32 and bf16 on the CPU."""
+    return library() is not None and (group is None or structure(group) is not None)
+
+
+def group_conv(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    group: Group,
+    *,
+    stride: Sequence[int] | None = None,
+    dilation: Sequence[int] | None = None,
+    starts: Sequence[Sequence[int]],
+    output_size: Sequence[int],
+    exact: bool | None = None,
+    pairs: bool = False,
+) -> Tensor:
+    """The filters-rotating convolution of stacked maps: stack(conv(roll(unstack(x)), weight)), with fewer products.
+
+    Stacked `(N, in*G, *S)` and weight `(out, in*G, *k)` -> stacked `(N, out*G, *output_size)`, images channels last.
+    `starts[g]` is where the first window of orientation g starts on the input's axes; outside the input it reads
+    zeros. With `exact` a turned input gives the turned output bit by bit, else C4 takes one product in six less.
+    Under bf16 autocast the maps are taken and given in bf16. With `pairs` maps in bf16 and weights are rounded to bf16
+    again in the Fourier basis, for products of pairs; gradients to weights keep float32 products.
+
+    >>> from quarterturn import C4
+    >>> x, weight = torch.randn(2, 8, 5, 5), torch.randn(3, 8, 3, 3)
+    >>> if is_available(C4):
+    ...     assert group_conv(x, weight, None, C4, starts=[(-1, -1)] * 4, output_size=(5, 5)).shape == (2, 12, 5, 5)
+    """
+    if torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") is torch.bfloat16:
+        x = x.bfloat16()
+    _check(x, weight, bias, group, starts)
+    if pairs and x.dtype is not torch.bfloat16:
+        raise OptionError(f"products in bf16 are for maps in bf16, got {x.dtype}: convert them or use autocast")
+    step, spread = (list(given or [1] * group.dim) for given in (stride, dilation))
+    chosen = EXACT if exact is None else exact
+    if group.dim == 1:  # sequences are images of one row
+        flat = [place for start in starts for place in (0, *start)]
+        how = ([1, *step], [1, *spread], flat, [1, *output_size], chosen, pairs)
+        return _convolve(x.unsqueeze(2), weight.unsqueeze(2), bias, _elements(group), *how).squeeze(2)
+    flat = [place for start in starts for place in start]
+    return _convolve(x, weight, bias, _elements(group), step, spread, flat, list(output_size), chosen, pairs)
+
+
+def _check(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, starts: Sequence[Sequence[int]]) -> None:
+    for name, tensor in (("input", x), ("weight", weight), ("bias", bias)):
+        if tensor is None:
+            continue
+        if tensor.dtype not in PRECISIONS or tensor.device.type not in ("cpu", "meta"):
+            raise OptionError(
+                f"the kernel takes float32 and bf16 on the CPU, got {tensor.dtype} on {tensor.device} as {name}: "
+                "use conv2d with turned filters there"
+            )
+        if tensor.dtype not in (x.dtype, torch.float32):
+            raise OptionError(f"a {name} in bf16 needs an input in bf16, got {x.dtype}: convert one of them")
+    axes = 2 + group.dim
+    if x.dim() != axes or weight.dim() != axes or x.shape[1] != weight.shape[1] or x.shape[1] % group.order:
+        raise ShapeError(
+            f"stacked maps (N, in*{group.order}, ...) and weights (out, in*{group.order}, ...) with {axes} axes are "
+            f"needed, got {tuple(x.shape)} and {tuple(weight.shape)}"
+        )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ShapeError(f"the bias has one number for each of {weight.shape[0]} features, got {tuple(bias.shape)}")
+    if len(starts) != group.order:
+        raise ShapeError(f"{group.name} needs {group.order} starts, one for each orientation, got {len(starts)}")
+
+
+def _elements(group: Group) -> list[int]:
+    """The elements as a list of numbers; a flip of sequences is one of images with one row."""
+    if group.dim == 1:
+        return [number for (a,) in group.elements for number in (1, 2 * a)]
+    return [a for element in group.elements for a in element]
+
+
+@lru_cache(maxsize=256)
+def _group(elements: tuple[int, ...]) -> Group:
+    pairs: tuple[Element, ...] = tuple(zip(elements[::2], elements[1::2], strict=True))
+    return Group("the group", pairs)
+
+
+def _read(
+    elements: Sequence[int], stride: Sequence[int], dilation: Sequence[int], starts: Sequence[int]
+) -> tuple[Group, Pair, Pair, tuple[Pair, ...]]:
+    group = _group(tuple(elements))
+    pairs = tuple(zip(starts[::2], starts[1::2], strict=True))
+    return group, (stride[0], stride[1]), (dilation[0], dilation[1]), pairs
+
+
+def _kernel() -> Library:
+    found = library()
+    if found is None:
+        raise OptionError("the kernel is not compiled; quarterturn.kernels() says why")
+    return found
+
+
+def _new(x: Tensor, *shape: int) -> Tensor:
+    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+
+
+def _last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+# --- the operators ----------------------------------------------------------------------------------------------------
+
+
+def _operator(name: str) -> Callable[[Callable[..., Any]], Any]:
+    """Make a function an operator on the CPU.
+
+    As torch.library.custom_op does, whose operators load torch's compiler when first called: a second and 75 MiB.
+    """
+
+    def define(function: Callable[..., Any]) -> Any:
+        torch.library.define(name, torch.library.infer_schema(function, mutates_args=()))
+        torch.library.impl(name, "cpu", function)
+        return getattr(torch.ops.quarterturn, name.removeprefix("quarterturn::")).default
+
+    return define
+
+
+@_operator("quarterturn::group_conv")
+def _convolve(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    elements: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    starts: Sequence[int],
+    output_size: Sequence[int],
+    exact: bool,
+    pairs: bool,
+) -> Tensor:
+    group, step, spread, corners = _read(elements, stride, dilation, starts)
+    y = _new(x, len(x), len(weight) * group.order, *output_size)
+    if y.numel():
+        kernel, size = (weight.shape[2], weight.shape[3]), (x.shape[2], x.shape[3])
+        window = Window(kernel, step, spread, corners, size, (output_size[0], output_size[1]))
+        features = (x.shape[1] // group.order, len(weight))
+        plan = forward_plan(group, window, len(x), features, exact)
+        of_weight = packed(_kernel(), plan, pairs, weight, weight[0].numel(), weight[0].numel() // features[0])
+        of_bias = None if bias is None else bias.float().contiguous()
+        _kernel().convolve(plan, pairs, _last(x), of_weight, of_bias, y)
+    return y
+
+
+@torch.library.register_fake("quarterturn::group_conv")
+def _(x, weight, bias, elements, stride, dilation, starts, output_size, exact, pairs):  # type: ignore[no-untyped-def]
+    return _new(x, x.shape[0], weight.shape[0] * (len(elements) // 2), *output_size)
+
+
+@_operator("quarterturn::group_conv_input_gradient")
+def _input_gradient(
+    grad: Tensor,
+    weight: Tensor,
+    elements: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    starts: Sequence[int],
+    input_size: Sequence[int],
+    exact: bool,
+    pairs: bool,
+) -> Tensor:
+    group, step, spread, corners = _read(elements, stride, dilation, starts)
+    x = _new(grad, len(grad), weight.shape[1], *input_size)
+    if x.numel():
+        kernel, size = (weight.shape[2], weight.shape[3]), (grad.shape[2], grad.shape[3])
+        window = Window(kernel, step, spread, corners, (input_size[0], input_size[1]), size)
+        features = (weight.shape[1] // group.order, len(weight))
+        plan = input_gradient_plan(group, window, len(grad), features, exact)
+        of_weight = packed(_kernel(), plan, pairs, weight, weight[0].numel() // features[0], weight[0].numel())
+        _kernel().convolve(plan, pairs, _last(grad), of_weight, None, x)
+    return x
+
+
+@torch.library.register_fake("quarterturn::group_conv_input_gradient")
+def _(grad, weight, elements, stride, dilation, starts, input_size, exact, pairs):  # type: ignore[no-untyped-def]
+    return _new(grad, grad.shape[0], weight.shape[1], *input_size)
+
+
+@_operator("quarterturn::group_conv_weight_gradient")
+def _weight_gradient(
+    x: Tensor,
+    grad: Tensor,
+    elements: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    starts: Sequence[int],
+    kernel_size: Sequence[int],
+    exact: bool,
+) -> tuple[Tensor, Tensor]:
+    group, step, spread, corners = _read(elements, stride, dilation, starts)
+    features = (x.shape[1] // group.order, grad.shape[1] // group.order)
+    weight, bias = torch.zeros(features[1], x.shape[1], *kernel_size), torch.zeros(features[1])
+    if grad.numel():
+        sizes = (x.shape[2], x.shape[3]), (grad.shape[2], grad.shape[3])
+        window = Window((kernel_size[0], kernel_size[1]), step, spread, corners, *sizes)
+        plan = forward_plan(group, window, len(x), features, exact)
+        strides = (weight[0].numel(), weight[0].numel() // features[0])
+        _kernel().weight_gradient(plan, _last(x), _last(grad), *strides, weight, bias)
+    return weight, bias
+
+
+@torch.library.register_fake("quarterturn::group_conv_weight_gradient")
+def _(x, grad, elements, stride, dilation, starts, kernel_size, exact):  # type: ignore[no-untyped-def]
+    out = grad.shape[1] // (len(elements) // 2)
+    weight = x.new_empty(out, x.shape[1], *kernel_size, dtype=torch.float32)
+    return weight, weight.new_empty(out)
+
+
+# --- each is the others' gradient -------------------------------------------------------------------------------------
+
+
+def _save_convolve(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, bias, *ctx.how, _, ctx.exact, ctx.pairs = inputs
+    ctx.bias_type = torch.float32 if bias is None else bias.dtype
+    ctx.save_for_backward(x, weight)
+
+
+def _differentiate_convolve(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    x, weight = ctx.saved_tensors
+    of_x = of_weight = of_bias = None
+    if ctx.needs_input_grad[0]:
+        of_x = _input_gradient(grad, weight, *ctx.how, list(x.shape[2:]), ctx.exact, ctx.pairs)
+    if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
+        of_weight, of_bias = _weight_gradient(x, grad, *ctx.how, list(weight.shape[2:]), ctx.exact)
+        of_weight, of_bias = of_weight.to(weight.dtype), of_bias.to(ctx.bias_type)
+    return of_x, of_weight, of_bias if ctx.needs_input_grad[2] else None, *[None] * 7
+
+
+def _save_input_gradient(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    grad, weight, *ctx.how, _, ctx.exact, ctx.pairs = inputs
+    ctx.save_for_backward(grad, weight)
+
+
+def _differentiate_input_gradient(ctx: Any, of_x: Tensor) -> tuple[Any, ...]:
+    grad, weight = ctx.saved_tensors
+    of_grad = _convolve(of_x, weight, None, *ctx.how, list(grad.shape[2:]), ctx.exact, ctx.pairs)
+    of_weight, _ = _weight_gradient(of_x, grad, *ctx.how, list(weight.shape[2:]), ctx.exact)
+    return of_grad, of_weight.to(weight.dtype), *[None] * 7
+
+
+def _save_weight_gradient(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, grad, *ctx.how, _, ctx.exact = inputs
+    ctx.save_for_backward(x, grad)
+
+
+def _differentiate_weight_gradient(ctx: Any, of_weight: Tensor, of_bias: Tensor) -> tuple[Any, ...]:
+    x, grad = ctx.saved_tensors
+    of_x = _input_gradient(grad, of_weight, *ctx.how, list(x.shape[2:]), ctx.exact, False)
+    of_grad = _convolve(x, of_weight, of_bias, *ctx.how, list(grad.shape[2:]), ctx.exact, False)
+    return of_x, of_grad, *[None] * 6
+
+
+for _name, _differentiate, _save in (
+    ("group_conv", _differentiate_convolve, _save_convolve),
+    ("group_conv_input_gradient", _differentiate_input_gradient, _save_input_gradient),
+    ("group_conv_weight_gradient", _differentiate_weight_gradient, _save_weight_gradient),
+):
+    torch.library.register_autograd(f"quarterturn::{_name}", _differentiate, setup_context=_save)

@@ -1,0 +1,397 @@
+// A layer in the group-Fourier basis: packed weights, the forward pass, the gradient to the weights.
+#pragma once
+#include "plan.h"
+#include "layout.h"
+#include "structures.h"
+#include "threads.h"
+
+namespace {
+
+constexpr int64_t TILE = NARROW_ROWS;  // output positions at once, forward
+constexpr int64_t GRADIENT_TILE = 64;  // and for the gradient to the weights
+constexpr int64_t GRADIENT_DEPTH = 128;
+constexpr int64_t SOURCE_ROOM = 36 * 1024;     // floats of realigned source: part of a second-level cache
+constexpr int64_t PARTIAL_ROOM = 1024 * 1024;   // floats of partial sums of weight gradients
+
+template <class S>
+struct Layer {
+    static constexpr Counts<S> counts{};
+    static constexpr int PARTS = counts.parts(), PRODUCTS = counts.products(), WEIGHTS = counts.weights();
+    Geometry g;
+    int64_t in_pitch, out_pitch;  // padded numbers of features
+    int64_t element[8];           // which element of the structure the layout keeps at t
+
+    explicit Layer(const int64_t* numbers) : g(read_geometry(numbers, S::order)) {
+        in_pitch = round_up(g.in, g.in <= GRANULE ? GRANULE : LANES);
+        out_pitch = round_up(g.out, GRANULE);
+        for (int t = 0; t < S::order; t++) element[g.orientation[t]] = t;
+    }
+
+    int64_t floats_per_pixel() const { return S::order * in_pitch; }
+
+    // Packed weights: for each phase, block, job and block of columns, parts x words x columns. P says what is in a word.
+    template <class P> auto blocks_of(const Phase& phase) const {
+        return blocks_of_depth(phase.offsets, g.in, P::PER_WORD * DEPTH);
+    }
+    template <class P> static int64_t words(const Block& block) {
+        return (block.depth() + P::PER_WORD - 1) / P::PER_WORD;
+    }
+    template <class P> int64_t packed_block(const Block& block) const { return WEIGHTS * words<P>(block) * out_pitch; }
+    template <class P> int64_t packed_phase(const Phase& phase) const {
+        int64_t size = 0;
+        for (const Block& block : blocks_of<P>(phase)) size += packed_block<P>(block);
+        return size;
+    }
+    template <class P> int64_t packed_size() const {
+        int64_t size = 0;
+        for (const Phase& phase : g.phases) size += packed_phase<P>(phase);
+        return size;
+    }
+
+    template <class P>
+    void pack(const float* weight, int64_t out_stride, int64_t in_stride, const int64_t* index, float* packed,
+              int64_t threads, Parallel parallel) const {
+        for (const Phase& phase : g.phases) {
+            const auto blocks = blocks_of<P>(phase);
+            std::vector<int64_t> begin(blocks.size() + 1, 0);
+            for (size_t b = 0; b < blocks.size(); b++) begin[b + 1] = begin[b] + packed_block<P>(blocks[b]);
+            in_parallel(static_cast<int64_t>(blocks.size()), threads, parallel, [&](int64_t b) {
+                pack_block<P>(phase, blocks[b], weight, out_stride, in_stride, index, packed + begin[b]);
+            });
+            packed += begin.back();
+        }
+    }
+
+    template <class P>
+    void pack_block(const Phase& phase, const Block& block, const float* weight, int64_t out_stride, int64_t in_stride,
+                    const int64_t* index, float* packed) const {
+        constexpr int64_t W = P::PER_WORD;
+        const int64_t depth = words<P>(block);
+        typename P::Number* place[WEIGHTS];  // of each weight, for one column
+        int64_t step[WEIGHTS];
+        for (int64_t o = 0; o < out_pitch; o++) {
+            float* start = packed;
+            for (int j = 0; j < S::jobs; j++) {
+                const Job job = S::job[j];
+                for (int a = 0; a < job.columns; a++) {
+                    const int64_t n = a * out_pitch + o;
+                    blocks_of_columns(job.columns * out_pitch, [&]<int N, int L>(int64_t first) {
+                        if (n < first || n >= first + N * L) return;
+                        for (int p = 0; p < job.parts; p++) {
+                            const int w = counts.weight[j] + p * job.columns + a;
+                            float* word = start + first * job.parts * depth + p * depth * N * L + n - first;
+                            place[w] = reinterpret_cast<typename P::Number*>(word);
+                            step[w] = W * N * L;
+                        }
+                    });
+                }
+                start += job.parts * job.columns * depth * out_pitch;
+            }
+            int64_t k = 0;
+            for (int64_t u = block.first_offset; u < block.end_offset; u++) {
+                const int64_t* from = index + phase.number(u, S::order) * S::order;
+                for (int64_t c = block.first_feature; c < block.end_feature; c++, k++) {
+                    float w[S::order] = {}, out[WEIGHTS];
+                    if (o < g.out) {
+                        const float* source = weight + o * out_stride + c * in_stride;
+                        UNROLL for (int s = 0; s < S::order; s++) w[s] = from[s] < 0 ? 0.0f : source[from[s]];
+                    }
+                    S::weights(w, out);
+                    UNROLL for (int i = 0; i < WEIGHTS; i++) store1(place[i] + k / W * step[i] + k % W, out[i]);
+                }
+            }
+            for (; k < depth * W; k++)
+                for (int i = 0; i < WEIGHTS; i++) store1(place[i] + k / W * step[i] + k % W, 0.0f);
+        }
+    }
+
+    // The part of the source that a task reads: realigned orders, zeros around.
+    template <class T>
+    [[gnu::noinline]] void realign(const Task& task, const T* x, float* out) const {
+        const Phase& p = *task.phase;
+        const int64_t rows = task.source_rows(), columns = task.source_columns(), pixel = floats_per_pixel();
+        const int64_t top = p.base[0] + task.first_row * p.stride[0] + p.low[0], left = p.base[1] + p.low[1];
+        const int64_t first = std::clamp<int64_t>(-left, 0, columns);
+        const int64_t end = std::clamp<int64_t>(g.source[1] - left, first, columns);
+        for (int64_t n = 0; n < task.examples; n++)
+            for (int64_t i = 0; i < rows; i++, out += columns * pixel) {
+                const int64_t row = top + i;
+                if (row < 0 || row >= g.source[0]) {
+                    std::memset(out, 0, sizeof(float) * columns * pixel);
+                    continue;
+                }
+                std::memset(out, 0, sizeof(float) * first * pixel);
+                std::memset(out + end * pixel, 0, sizeof(float) * (columns - end) * pixel);
+                const int64_t first_pixel = ((task.first_example + n) * g.source[0] + row) * g.source[1] + left;
+                const T* from = x + first_pixel * S::order * g.in;
+                for (int64_t j = first; j < end; j++) {
+                    float* to = out + j * pixel;
+                    if (g.in % 4)
+                        for (int t = 0; t < S::order; t++)
+                            std::memset(to + t * in_pitch + g.in / 4 * 4, 0, sizeof(float) * (in_pitch - g.in / 4 * 4));
+                    else if (in_pitch != g.in)
+                        for (int t = 0; t < S::order; t++)
+                            std::memset(to + t * in_pitch + g.in, 0, sizeof(float) * (in_pitch - g.in));
+                    split_orientations<S>(from + j * S::order * g.in, g.in, element, to, in_pitch);
+                }
+            }
+    }
+
+    // Where in the realigned source the window of each output position starts, and where the output goes.
+    int64_t locate(const Task& task, int64_t first, int64_t tile, int64_t* source, int64_t* target) const {
+        const Phase& p = *task.phase;
+        const int64_t count = std::min(tile, task.pixels() - first), columns = task.source_columns();
+        int64_t j = first % p.count[1], i = first / p.count[1] % task.rows, n = first / p.count[1] / task.rows;
+        for (int64_t r = 0; r < count; r++) {
+            source[r] = ((n * task.source_rows() + i * p.stride[0]) * columns + j * p.stride[1]) * floats_per_pixel();
+            const int64_t row = p.start[0] + (task.first_row + i) * p.step[0], column = p.start[1] + j * p.step[1];
+            target[r] = ((task.first_example + n) * g.target[0] + row) * g.target[1] + column;
+            if (++j == p.count[1]) {
+                j = 0;
+                if (++i == task.rows) i = 0, n++;
+            }
+        }
+        return count;
+    }
+
+    // Panels of a block: for each analysed part, rows of positions, columns of (offset, feature). An odd number of columns
+    // is one of features, so that vectors reach into their padding: what fills the last pair is zero.
+    template <class P, int L, int64_t SIZE, bool ALL>
+    [[gnu::noinline]] void analyse(const Task& task, const Block& block, const float* source, const int64_t* start,
+                                   int64_t count, const float* zeros, float* panels) const {
+        constexpr int G = S::order;
+        constexpr int64_t ROW = PITCH * P::PER_WORD;
+        typename P::Number* first = reinterpret_cast<typename P::Number*>(panels);
+        const Phase& p = *task.phase;
+        const int64_t columns = task.source_columns(), features = block.end_feature - block.first_feature;
+        for (int64_t u = block.first_offset; u < block.end_offset; u++) {
+            const float* base[G];
+            int64_t mask[G];
+            for (int t = 0; t < G; t++) {
+                const int64_t* place = p.place(u, G, t);
+                mask[t] = place[0] ? -1 : 0;
+                const int64_t pixel = (place[1] - p.low[0]) * columns + place[2] - p.low[1];
+                const float* from = source + pixel * floats_per_pixel() + t * in_pitch + block.first_feature;
+                base[t] = place[0] ? from : zeros;
+            }
+            for (int64_t c = 0; c < features; c += L) {
+                auto* out = first + (u - block.first_offset) * features + c;
+                for (int64_t r = 0; r < count; r++, out += ROW) {
+                    Vector<L> x[G], a[PARTS];
+                    UNROLL for (int t = 0; t < G; t++)
+                        x[t] = load<L>(base[t] + (ALL ? start[r] : start[r] & mask[t]));
+                    S::analyse(x, a);
+                    UNROLL for (int q = 0; q < PARTS; q++) store<L>(out + q * SIZE * ROW, a[q]);
+                }
+                for (int t = 0; t < G; t++) base[t] += L;
+            }
+        }
+    }
+
+    template <class P, int64_t SIZE>
+    void analyse_any(const Task& task, const Block& block, const float* source, const int64_t* start, int64_t count,
+                     const float* zeros, float* panels) const {
+        if (in_pitch % LANES)
+            analyse<P, GRANULE, SIZE, false>(task, block, source, start, count, zeros, panels);
+        else if (g.phases.size() > 1)
+            analyse<P, LANES, SIZE, false>(task, block, source, start, count, zeros, panels);
+        else
+            analyse<P, LANES, SIZE, true>(task, block, source, start, count, zeros, panels);
+    }
+
+    // Products of a position lie side by side, in the order (job, row, column, output feature).
+    int64_t products_pitch() const { return PRODUCTS * out_pitch + 16; }
+
+    // What a thread works in, for SIZE positions at once.
+    struct Scratch {
+        float *source, *panels, *all, *pixel;
+    };
+    int64_t largest_source(const std::vector<Task>& tasks) const {
+        int64_t pixels = 0;
+        for (const Task& task : tasks) pixels = std::max(pixels, task.source_pixels());
+        return pixels * floats_per_pixel();
+    }
+    template <int64_t SIZE> Scratch scratch(int64_t largest) const {
+        const int64_t source = round_up(largest + LANES, LANES), products = SIZE * products_pitch();
+        const int64_t panels = round_up(PARTS * SIZE * PITCH + LANES, LANES);
+        float* start = room_of_this_thread().get(source + panels + products + S::order * out_pitch);
+        return {start, start + source, start + source + panels, start + source + panels + products};
+    }
+
+    template <class P>
+    void multiply_block(const Block& block, const float* panels, const float* packed, int64_t count, float* all,
+                        bool first) const {
+        const int64_t depth = words<P>(block);
+        for (int j = 0; j < S::jobs; j++) {
+            const Job job = S::job[j];
+            const int64_t columns = job.columns * out_pitch;
+            blocks_of_columns(columns, [&]<int N, int L>(int64_t n) {
+                for (int b = 0; b < job.rows; b++) {
+                    const float* a = panels + (counts.part[j] + b * job.parts) * TILE * PITCH;
+                    float* y = all + (counts.product[j] + b * job.columns) * out_pitch + n;
+                    multiply_rows<P, N == 2 ? WIDE_ROWS : NARROW_ROWS, N, L>(
+                        count, a, TILE * PITCH, packed + n * job.parts * depth, job.parts, depth, y, products_pitch(),
+                        first);
+                }
+            });
+            packed += job.parts * columns * depth;
+        }
+    }
+
+    template <int L, class T>
+    [[gnu::noinline]] void synthesise(const float* all, int64_t count, const float* bias, const int64_t* target,
+                                      float* pixel, T* y) const {
+        for (int64_t r = 0; r < count; r++, all += products_pitch()) {
+            for (int64_t o = 0; o < out_pitch; o += L) {
+                Vector<L> products[PRODUCTS], h[S::order];
+                UNROLL for (int k = 0; k < PRODUCTS; k++) products[k] = load<L>(all + k * out_pitch + o);
+                S::synthesise(products, h);
+                UNROLL for (int t = 0; t < S::order; t++)
+                    store<L>(pixel + t * out_pitch + o, h[t] + load<L>(bias + o));
+            }
+            join_orientations<S>(pixel, out_pitch, g.out, element, y + target[r] * S::order * g.out);
+        }
+    }
+
+    template <class P, class T>  // T: of the input and the output in memory
+    void forward(const T* x, const float* packed, const float* bias, T* y, int64_t threads, Parallel parallel) const {
+        const auto tasks = cut(g, floats_per_pixel(), SOURCE_ROOM, 4 * TILE);
+        const int64_t largest = largest_source(tasks);
+        std::vector<float> padded_bias(out_pitch, 0.0f), zeros(in_pitch + LANES, 0.0f);
+        if (bias) std::copy(bias, bias + g.out, padded_bias.begin());
+        in_parallel(static_cast<int64_t>(tasks.size()), threads, parallel, [&](int64_t i) {
+            const auto [source, panels, all, pixel] = scratch<TILE>(largest);
+            const Task& task = tasks[i];
+            const float* weights = packed;
+            for (const Phase& phase : g.phases) {
+                if (&phase == task.phase) break;
+                weights += packed_phase<P>(phase);
+            }
+            const auto blocks = blocks_of<P>(*task.phase);
+            realign(task, x, source);
+            int64_t start[TILE], target[TILE];
+            const int64_t tiles = (task.pixels() + TILE - 1) / TILE;
+            const int64_t tile = round_up((task.pixels() + tiles - 1) / tiles, NARROW_ROWS);
+            for (int64_t first = 0; first < task.pixels(); first += tile) {
+                const int64_t count = locate(task, first, tile, start, target);
+                for (int64_t r = 0; r < count; r++)  // the lines that will be written, fetched meanwhile
+                    for (int64_t k = 0; k < S::order * g.out; k += 64 / sizeof(T))
+                        __builtin_prefetch(y + target[r] * S::order * g.out + k, 1, 2);
+                const float* w = weights;
+                if (blocks.empty()) std::fill(all, all + TILE * products_pitch(), 0.0f);
+                for (const Block& block : blocks) {
+                    analyse_any<P, TILE>(task, block, source, start, count, zeros.data(), panels);
+                    multiply_block<P>(block, panels, w, count, all, &block == &blocks[0]);
+                    w += packed_block<P>(block);
+                }
+                if (out_pitch % LANES)
+                    synthesise<GRANULE>(all, count, padded_bias.data(), target, pixel, y);
+                else
+                    synthesise<LANES>(all, count, padded_bias.data(), target, pixel, y);
+            }
+        });
+    }
+
+    // --- the gradient to the weights ---------------------------------------------------------------------------------
+
+    template <int L, class T>
+    void gather(const T* grad, int64_t count, const int64_t* target, float* pixel, float* all, float* bias) const {
+        for (int64_t r = 0; r < count; r++, all += products_pitch()) {
+            split_orientations<S>(grad + target[r] * S::order * g.out, g.out, element, pixel, out_pitch);
+            for (int64_t o = 0; o < out_pitch; o += L) {
+                Vector<L> h[S::order], products[PRODUCTS];
+                UNROLL for (int t = 0; t < S::order; t++) h[t] = load<L>(pixel + t * out_pitch + o);
+                S::gather(h, products);
+                UNROLL for (int k = 0; k < PRODUCTS; k++) store<L>(all + k * out_pitch + o, products[k]);
+                store<L>(bias + o, load<L>(bias + o) + products[0]);  // the first job is the trivial irrep
+            }
+        }
+    }
+
+    void correlate_block(const Block& block, const float* panels, const float* all, int64_t count, float* sums) const {
+        const int64_t depth = block.depth(), total = g.phases[0].offsets * g.in;
+        const int64_t k = block.first_offset * g.in + block.first_feature;
+        for (int j = 0; j < S::jobs; j++) {
+            const Job job = S::job[j];
+            const int64_t columns = job.columns * out_pitch;
+            blocks_of_columns(columns, [&]<int N, int L>(int64_t n) {
+                for (int p = 0; p < job.parts; p++)
+                    for (int b = 0; b < job.rows; b++)
+                        correlate_columns<N == 2 ? WIDE_ROWS : NARROW_ROWS, N, L>(
+                            depth, panels + (counts.part[j] + b * job.parts + p) * GRADIENT_TILE * PITCH,
+                            all + (counts.product[j] + b * job.columns) * out_pitch + n, products_pitch(), count,
+                            sums + (p * total + k) * columns + n, columns);
+            });
+            sums += job.parts * total * columns;
+        }
+    }
+
+    template <class T>
+    void weight_gradient(const T* x, const T* grad, int64_t out_stride, int64_t in_stride, const int64_t* index,
+                         float* weight, float* bias, int64_t threads, Parallel parallel) const {
+        const auto tasks = cut(g, floats_per_pixel(), SOURCE_ROOM, 4 * GRADIENT_TILE);
+        const int64_t size = packed_size<Floats>() + out_pitch, number = static_cast<int64_t>(tasks.size());
+        const int64_t chunks = std::min(number, std::clamp<int64_t>(PARTIAL_ROOM / std::max<int64_t>(size, 1), 4, 32));
+        const int64_t largest = largest_source(tasks);
+        std::vector<float> zeros(in_pitch + LANES, 0.0f), sums(chunks * size, 0.0f);
+        in_parallel(chunks, threads, parallel, [&](int64_t chunk) {
+            const auto [source, panels, all, pixel] = scratch<GRADIENT_TILE>(largest);
+            float* sum = sums.data() + chunk * size;
+            float* bias_sum = sum + packed_size<Floats>();
+            std::fill(pixel, pixel + S::order * out_pitch, 0.0f);
+            const auto blocks = blocks_of_depth(g.phases[0].offsets, g.in, GRADIENT_DEPTH);
+            for (int64_t i = chunk * number / chunks; i < (chunk + 1) * number / chunks; i++) {
+                const Task& task = tasks[i];
+                realign(task, x, source);
+                int64_t start[GRADIENT_TILE], target[GRADIENT_TILE];
+                const int64_t tiles = (task.pixels() + GRADIENT_TILE - 1) / GRADIENT_TILE;
+                const int64_t tile = (task.pixels() + tiles - 1) / tiles;
+                for (int64_t first = 0; first < task.pixels(); first += tile) {
+                    const int64_t count = locate(task, first, tile, start, target);
+                    if (out_pitch % LANES)
+                        gather<GRANULE>(grad, count, target, pixel, all, bias_sum);
+                    else
+                        gather<LANES>(grad, count, target, pixel, all, bias_sum);
+                    for (const Block& block : blocks) {
+                        analyse_any<Floats, GRADIENT_TILE>(task, block, source, start, count, zeros.data(), panels);
+                        correlate_block(block, panels, all, count, sum);
+                    }
+                }
+            }
+        });
+        const int64_t pieces = 64;
+        in_parallel(pieces, threads, parallel, [&](int64_t i) {
+            for (int64_t chunk = 1; chunk < chunks; chunk++)
+                for (int64_t k = i * size / pieces; k < (i + 1) * size / pieces; k++) sums[k] += sums[chunk * size + k];
+        });
+        if (bias) std::copy(sums.data() + packed_size<Floats>(), sums.data() + packed_size<Floats>() + g.out, bias);
+        in_parallel(g.phases[0].offsets, threads, parallel, [&](int64_t u) {
+            unpack(u, sums.data(), out_stride, in_stride, index, weight);
+        });
+    }
+
+    void unpack(int64_t u, const float* sums, int64_t out_stride, int64_t in_stride, const int64_t* index,
+                float* weight) const {
+        const int64_t total = g.phases[0].offsets * g.in;
+        const int64_t* to = index + g.phases[0].number(u, S::order) * S::order;
+        for (int64_t o = 0; o < g.out; o++)
+            for (int64_t c = 0; c < g.in; c++) {
+                float in[WEIGHTS], w[S::order];
+                const float* from = sums;
+                for (int j = 0; j < S::jobs; j++) {
+                    const Job job = S::job[j];
+                    const int64_t columns = job.columns * out_pitch;
+                    for (int p = 0; p < job.parts; p++)
+                        for (int a = 0; a < job.columns; a++)
+                            in[counts.weight[j] + p * job.columns + a] =
+                                from[(p * total + u * g.in + c) * columns + a * out_pitch + o];
+                    from += job.parts * total * columns;
+                }
+                S::unweights(in, w);
+                for (int s = 0; s < S::order; s++)
+                    if (to[s] >= 0) weight[o * out_stride + c * in_stride + to[s]] = w[s];
+            }
+    }
+};
+
+}  // namespace

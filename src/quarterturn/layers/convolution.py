@@ -1,0 +1,364 @@
+"""Convolutions with shared filters, in two executions of one weight: turn the maps, or turn the filters.
+
+`rotate="maps"` is the definition: slice or roll, then torch's convolution, between *sliced* tensors `(G*N, C, *S)`.
+`rotate="filters"` gives the same numbers, to rounding, between *stacked* tensors `(N, C*G, *S)`, without copies of the
+maps, and takes maps that are not square. Names and shapes of the parameters do not depend on it.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from quarterturn import fourier, kernel, ops
+from quarterturn.errors import OptionError, unknown
+from quarterturn.filters import (
+    Rotate,
+    check_features,
+    check_rotate,
+    outside_transforms,
+    roll_filters,
+    select_orientations,
+    slice_filters,
+)
+from quarterturn.groups import Group
+from quarterturn.windows import Padding, Placement, by_placement, describe, pad_for, placement, placements, windows_for
+
+Via = Literal["auto", "conv", "fourier", "fourier-rounded", "fourier-bf16"]
+VIA = ("auto", "conv", "fourier", "fourier-rounded", "fourier-bf16")
+PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
+PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
+CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+
+
+class _Convolution(nn.Module):
+    """What the convolutions share; a subclass says what its filters see and how they turn."""
+
+    def __init__(
+        self,
+        group: Group,
+        in_features: int,
+        out_features: int,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: Padding = 0,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        rotate: Rotate = "maps",
+        padding_mode: PaddingMode = "zeros",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        via: Via = "auto",
+    ) -> None:
+        super().__init__()
+        check_rotate(rotate)
+        if via not in VIA:
+            raise unknown("via", via, VIA)
+        check_groups(in_features, out_features, groups)
+        if padding_mode not in PADDING_MODES:
+            raise unknown("padding mode", padding_mode, PADDING_MODES)
+        self.group, self.in_features, self.out_features, self.groups = group, in_features, out_features, groups
+        self.rotate, self.padding_mode = rotate, padding_mode
+        self.windows, self.via = windows_for(group, kernel_size, stride, padding, dilation), via
+        shape = (out_features, self.filter_inputs(), *(window.size for window in self.windows))
+        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
+        reset_parameters(self.weight, self.bias, fan_in=math.prod(shape[1:]))
+        self.through_kernel = self.choose()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.through_kernel = self.choose()  # this may be another machine
+
+    def choose(self) -> bool:
+        """Whether the Fourier kernel is to run this layer, where it can."""
+        if self.via.startswith("fourier"):
+            raise OptionError(f'only a RollConv runs via="{self.via}": use via="auto"')
+        return False
+
+    def filter_inputs(self) -> int:
+        """How many input maps each filter looks at."""
+        raise NotImplementedError
+
+    def maps_input(self, x: Tensor) -> Tensor:
+        """What the plain convolution sees when maps are turned."""
+        raise NotImplementedError
+
+    def filters_input(self, x: Tensor, orientations: list[int]) -> Tensor:
+        """What the turned filters of these orientations see."""
+        raise NotImplementedError
+
+    def turned_filters(self, orientations: list[int]) -> Tensor:
+        """The filters of these orientations."""
+        raise NotImplementedError
+
+    def turned_bias(self, bias: Tensor, orientations: int) -> Tensor:
+        """The bias of that many orientations."""
+        return bias.repeat_interleave(orientations)
+
+    def filters_output(self, out: Tensor, orientations: int) -> Tensor:
+        """What comes out of that many orientations, with orientation as the fastest feature index."""
+        return out
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.rotate == "maps":
+            maps = self.maps_input(x)
+            where = placement(self.group.elements[0], maps.shape[2:], self.windows)
+            return convolve(maps, self.weight, self.bias, where, self.groups, self.padding_mode)
+
+        def run(where: Placement, orientations: list[int]) -> Tensor:
+            maps, filters = self.filters_input(x, orientations), self.turned_filters(orientations)
+            bias = None if self.bias is None else self.turned_bias(self.bias, len(orientations))
+            out = convolve(maps, filters, bias, where, maps.shape[1] // filters.shape[1], self.padding_mode)
+            return self.filters_output(out, len(orientations))
+
+        return by_placement(self.group, x.shape[2:], self.windows, run)
+
+    def extra_repr(self) -> str:
+        parts = [self.group.name, str(self.in_features), str(self.out_features), describe(self.windows)]
+        parts += [f"groups={self.groups}"] if self.groups != 1 else []
+        parts += ["bias=False"] if self.bias is None else []
+        parts += [f"padding_mode={self.padding_mode!r}"] if self.padding_mode != "zeros" else []
+        return ", ".join([*parts, f"rotate={self.rotate!r}"])
+
+
+class SliceConv(_Convolution):
+    """Slice, then a convolution: the first layer of a network (section 4.2; with turned filters, section 4.5).
+
+    Plain maps `(N, in, *S)` -> sliced `(G*N, out, *S')` with `rotate="maps"`, stacked `(N, out*G, *S')` with
+    `rotate="filters"`. `weight` is `(out, in/groups, *k)`.
+
+    >>> from quarterturn import C4
+    >>> SliceConv(C4, 3, 8, 5, padding=2, rotate="filters")(torch.zeros(2, 3, 20, 30)).shape
+    torch.Size([2, 32, 20, 30])
+    """
+
+    def filter_inputs(self) -> int:
+        return self.in_features // self.groups
+
+    def maps_input(self, x: Tensor) -> Tensor:
+        check_features(x, self.group, self.in_features, "plain")
+        return ops.slice(x, self.group)
+
+    def filters_input(self, x: Tensor, orientations: list[int]) -> Tensor:
+        check_features(x, self.group, self.in_features, "plain")
+        return x
+
+    def turned_filters(self, orientations: list[int]) -> Tensor:
+        return slice_filters(self.weight, self.group, orientations)
+
+
+class RollConv(_Convolution):
+    """Roll, then a convolution: a group convolution (section 4.3; with turned filters, section 4.5).
+
+    Sliced `(G*N, in, *S)` -> sliced `(G*N, out, *S')` with `rotate="maps"`, stacked `(N, in*G, *S)` -> stacked
+    `(N, out*G, *S')` with `rotate="filters"`. `weight` is `(out, in*G/groups, *k)`.
+
+    With turned filters, `via` says how: "conv" through torch's convolution, "fourier" through the Fourier kernel, which
+    is exactly equivariant in float32 and bf16, "fourier-rounded" through its form for C4 that is faster and exact to
+    rounding. "fourier-bf16" is for maps in bf16: it multiplies in bf16 too, which is as exactly equivariant and rounds
+    more, and is for processors that have instructions for it. "auto" takes the exact kernel where it is there, can and
+    is faster, and torch's convolution elsewhere; without the kernel, wide layers with 1x1 windows take the
+    block-diagonal form of RollLinear.
+
+    >>> from quarterturn import C4
+    >>> RollConv(C4, 8, 16, 3, padding=1, stride=2, rotate="filters")(torch.zeros(2, 32, 20, 30)).shape
+    torch.Size([2, 64, 10, 15])
+    """
+
+    def filter_inputs(self) -> int:
+        return self.in_features * self.group.order // self.groups
+
+    def maps_input(self, x: Tensor) -> Tensor:
+        check_features(x, self.group, self.in_features, "sliced")
+        return ops.roll(x, self.group)
+
+    def filters_input(self, x: Tensor, orientations: list[int]) -> Tensor:
+        check_features(x, self.group, self.in_features, "stacked")
+        return x
+
+    def turned_filters(self, orientations: list[int]) -> Tensor:
+        return roll_filters(self.weight, self.group, orientations)
+
+    def choose(self) -> bool:
+        sizes, strides = ([getattr(w, name) for w in self.windows] for name in ("size", "stride"))
+        turned = [[strides[abs(a) - 1] for a in element] for element in self.group.elements]
+        obstacle = None
+        if not kernel.is_available(self.group):
+            obstacle = f"it has no transform for {self.group.name}" if kernel.is_available() else kernel.kernels().why
+        elif self.rotate == "maps" or self.groups != 1 or self.padding_mode != "zeros":
+            obstacle = 'it needs rotate="filters", groups=1 and padding_mode="zeros"'
+        elif any(other != strides for other in turned):
+            obstacle = "it needs equal strides along axes that the group exchanges"
+        if obstacle and self.via.startswith("fourier"):
+            raise OptionError(f'the kernel cannot run this layer via="{self.via}": {obstacle}; use via="auto"')
+        if obstacle or self.via != "auto":
+            return not obstacle and self.via != "conv"
+        return kernel.faster(self.group, self.in_features, self.out_features, sizes)
+
+    def is_pointwise(self) -> bool:
+        """Whether this is a dense layer at every position, with turned filters."""
+        plain = self.rotate == "filters" and self.groups == 1
+        return plain and all((w.size, w.stride, w.before, w.after) == (1, 1, 0, 0) for w in self.windows)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.through_kernel and self.via == "auto" and self.is_pointwise():
+            check_features(x, self.group, self.in_features, "stacked")
+            if kernel.faster_dense(x, self.group, self.in_features, self.out_features):
+                return fourier.group_pointwise(x, self.weight, self.bias, self.group)
+        if not self.through_kernel or (self.via == "auto" and not _suits_the_kernel(x, self.weight)):
+            return super().forward(x)
+        check_features(x, self.group, self.in_features, "stacked")
+        found = placements(self.group, x.shape[2:], self.windows)
+        of_orientation = {h: [placed.start for placed in where] for where, orientations in found for h in orientations}
+        starts = [of_orientation[h] for h in range(self.group.order)]
+        size, stride, dilation = ([getattr(w, name) for w in self.windows] for name in ("size", "stride", "dilation"))
+        if self.via == "auto" and kernel.misplaced(self.group, size, dilation, starts) is not None:
+            return super().forward(x)
+        return kernel.group_conv(
+            x,
+            self.weight,
+            self.bias,
+            self.group,
+            stride=stride,
+            dilation=dilation,
+            starts=starts,
+            output_size=[placed.count for placed in found[0][0]],
+            exact=self.via != "fourier-rounded",
+            pairs=self.via == "fourier-bf16",
+        )
+
+
+def _suits_the_kernel(x: Tensor, weight: Tensor) -> bool:
+    """Whether an operator on the CPU, without torch.func and forward derivatives, will do here, and gains."""
+    precision = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else weight.dtype
+    if any(t.device.type != "cpu" or t.dtype not in (precision, torch.float32) for t in (x, weight)):
+        return False
+    if not kernel.faster_in(precision) or torch.onnx.is_in_onnx_export():
+        return False
+    if x.dtype != precision and not torch.is_autocast_enabled("cpu"):
+        return False  # torch's convolution says what is wrong
+    if torch.compiler.is_compiling():
+        return True
+    return outside_transforms(x, weight)
+
+
+class PathConv(_Convolution):
+    """A convolution that each pathway applies to itself alone, without a roll (section 4.2).
+
+    Sliced `(G*N, in, *S)` -> sliced `(G*N, out, *S')` with `rotate="maps"`, where it is torch's own; stacked
+    `(N, in*G, *S)` -> stacked `(N, out*G, *S')` with `rotate="filters"`. `weight` is `(out, in/groups, *k)`.
+
+    >>> from quarterturn import C4
+    >>> PathConv(C4, 8, 16, 3, padding=1, rotate="filters")(torch.zeros(2, 32, 20, 30)).shape
+    torch.Size([2, 64, 20, 30])
+    """
+
+    def filter_inputs(self) -> int:
+        return self.in_features // self.groups
+
+    def maps_input(self, x: Tensor) -> Tensor:
+        check_features(x, self.group, self.in_features, "sliced")
+        return x
+
+    def filters_input(self, x: Tensor, orientations: list[int]) -> Tensor:
+        """Orientation becomes the slow feature index, so that orientations are groups of a grouped convolution."""
+        check_features(x, self.group, self.in_features, "stacked")
+        some = select_orientations(x, self.group, orientations)
+        return some.unflatten(1, (self.in_features, len(orientations))).transpose(1, 2).flatten(1, 2)
+
+    def turned_filters(self, orientations: list[int]) -> Tensor:
+        return torch.cat([ops.act(self.weight, self.group, self.group.inverse[h]) for h in orientations])
+
+    def turned_bias(self, bias: Tensor, orientations: int) -> Tensor:
+        return bias.repeat(orientations)
+
+    def filters_output(self, out: Tensor, orientations: int) -> Tensor:
+        return out.unflatten(1, (orientations, self.out_features)).transpose(1, 2).flatten(1, 2)
+
+
+class DepthwiseConv(_Convolution):
+    """A filter for each feature, which looks at that feature alone and turns with the orientation; no roll.
+
+    Sliced `(G*N, C, *S)` -> sliced with `rotate="maps"`, stacked `(N, C*G, *S)` -> stacked with `rotate="filters"`.
+    `weight` is `(C, 1, *k)`.
+
+    >>> from quarterturn import C4
+    >>> DepthwiseConv(C4, 8, 7, padding=3, rotate="filters")(torch.zeros(2, 32, 20, 30)).shape
+    torch.Size([2, 32, 20, 30])
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        features: int,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: Padding = 0,
+        dilation: int | Sequence[int] = 1,
+        bias: bool = True,
+        rotate: Rotate = "maps",
+        padding_mode: PaddingMode = "zeros",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            group,
+            features,
+            features,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            features,
+            bias,
+            rotate,
+            padding_mode,
+            device,
+            dtype,
+        )
+
+    def filter_inputs(self) -> int:
+        return 1
+
+    def maps_input(self, x: Tensor) -> Tensor:
+        check_features(x, self.group, self.in_features, "sliced")
+        return x
+
+    def filters_input(self, x: Tensor, orientations: list[int]) -> Tensor:
+        check_features(x, self.group, self.in_features, "stacked")
+        return select_orientations(x, self.group, orientations)
+
+    def turned_filters(self, orientations: list[int]) -> Tensor:
+        return slice_filters(self.weight, self.group, orientations)
+
+
+def convolve(
+    x: Tensor, weight: Tensor, bias: Tensor | None, where: Placement, groups: int, mode: PaddingMode = "zeros"
+) -> Tensor:
+    """torch's convolution with its windows where they are asked for; without a copy where torch's own padding does."""
+    padding = [placed.padding for placed in where]
+    if mode != "zeros" or None in padding:
+        x = pad_for(x, where, x.shape[2:], mode)
+        padding = [0] * len(where)
+    stride, dilation = [p.window.stride for p in where], [p.window.dilation for p in where]
+    return CONVOLUTIONS[len(where)](x, weight, bias, stride, padding, dilation, groups)
+
+
+def reset_parameters(weight: Tensor, bias: Tensor | None, fan_in: int) -> None:
+    """torch's own initialisation, over all inputs of a filter, rolled ones included."""
+    if weight.numel():
+        nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
+    if bias is not None:
+        bound = 1 / math.sqrt(fan_in) if fan_in else 0.0
+        nn.init.uniform_(bias, -bound, bound)
+
+
+def check_groups(in_features: int, out_features: int, groups: int) -> None:
+    for name, features in (("in_features", in_features), ("out_features", out_features)):
+        if features < 1 or groups < 1 or features % groups:
+            raise OptionError(f"{name} must be a positive multiple of groups, got {features} with groups={groups}")

@@ -1,0 +1,67 @@
+"""The dense counterpart of `RollConv`, in both executions."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from quarterturn import fourier, kernel, ops
+from quarterturn.errors import unknown
+from quarterturn.filters import Rotate, check_features, check_rotate, roll_filters
+from quarterturn.groups import Group
+from quarterturn.layers.convolution import reset_parameters
+
+Via = Literal["auto", "linear", "fourier"]
+VIA = ("auto", "linear", "fourier")
+
+
+class RollLinear(nn.Module):
+    """Roll, then a linear layer, on dense features: orientations of the input are mixed alike for each output one.
+
+    Sliced `(G*N, in)` -> sliced `(G*N, out)` with `rotate="maps"`, stacked `(N, in*G)` -> stacked `(N, out*G)` with
+    `rotate="filters"`. `weight` is `(out, in*G)`. With turned filters, `via` says how: "linear" through the whole
+    matrix, "fourier" through its blocks in the group-Fourier basis, "auto" through what is faster on the CPU.
+
+    >>> from quarterturn import C4
+    >>> RollLinear(C4, 8, 16, rotate="filters")(torch.zeros(2, 32)).shape
+    torch.Size([2, 64])
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        rotate: Rotate = "maps",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        via: Via = "auto",
+    ) -> None:
+        super().__init__()
+        check_rotate(rotate)
+        if via not in VIA:
+            raise unknown("via", via, VIA)
+        self.via = via
+        self.group, self.in_features, self.out_features, self.rotate = group, in_features, out_features, rotate
+        self.weight = nn.Parameter(torch.empty(out_features, in_features * group.order, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
+        reset_parameters(self.weight, self.bias, fan_in=in_features * group.order)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.rotate == "maps":
+            check_features(x, self.group, self.in_features, "sliced", dense=True)
+            return F.linear(ops.roll(x, self.group), self.weight, self.bias)
+        check_features(x, self.group, self.in_features, "stacked", dense=True)
+        gains = self.via == "auto" and kernel.faster_dense(x, self.group, self.in_features, self.out_features)
+        if gains or self.via == "fourier":
+            return fourier.group_linear(x, self.weight, self.bias, self.group)
+        bias = None if self.bias is None else self.bias.repeat_interleave(self.group.order)
+        return F.linear(x, roll_filters(self.weight, self.group, range(self.group.order)), bias)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.group.name}, {self.in_features}, {self.out_features}, bias={self.bias is not None}, "
+            f"rotate={self.rotate!r}"
+        )

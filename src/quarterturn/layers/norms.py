@@ -1,0 +1,158 @@
+"""Norms whose parameters are shared over orientations, in both layouts, with the statistics of the sliced one.
+
+Batch norm takes its statistics over examples and orientations together; instance, group and layer norm take them for
+each orientation alone. Features and groups are counted in one pathway.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from quarterturn.errors import OptionError
+from quarterturn.filters import Rotate, check_features, check_rotate, split_orientations
+from quarterturn.groups import Group
+from quarterturn.layers.batch_norm import expanded, stacked_batch_norm
+
+
+def _check(x: Tensor, group: Group, features: int, rotate: Rotate) -> None:
+    check_features(x, group, features, "stacked" if rotate == "filters" else "sliced", dense=x.dim() == 2)
+
+
+class _Norm(nn.Module):
+    """What the norms share: the affine parameters, named as in torch."""
+
+    def __init__(
+        self,
+        group: Group,
+        features: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        rotate: Rotate = "maps",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_rotate(rotate)
+        self.group, self.features, self.eps, self.rotate = group, features, eps, rotate
+        self.weight = nn.Parameter(torch.ones(features, device=device, dtype=dtype)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(features, device=device, dtype=dtype)) if affine else None
+
+    def extra_repr(self) -> str:
+        return f"{self.group.name}, {self.features}, eps={self.eps}, rotate={self.rotate!r}"
+
+
+class BatchNorm(_Norm):
+    """Batch norm over examples, orientations and positions together; buffers named as in torch.
+
+    >>> from quarterturn import C4
+    >>> BatchNorm(C4, 8, rotate="filters")(torch.randn(2, 32, 5, 7)).shape
+    torch.Size([2, 32, 5, 7])
+    """
+
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
+
+    def __init__(
+        self,
+        group: Group,
+        features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        rotate: Rotate = "maps",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(group, features, eps, affine, rotate, device, dtype)
+        self.momentum, self.track_running_stats = momentum, track_running_stats
+        tracked = track_running_stats
+        self.register_buffer("running_mean", torch.zeros(features, device=device, dtype=dtype) if tracked else None)
+        self.register_buffer("running_var", torch.ones(features, device=device, dtype=dtype) if tracked else None)
+        count = torch.tensor(0, dtype=torch.long, device=device) if tracked else None
+        self.register_buffer("num_batches_tracked", count)
+
+    def forward(self, x: Tensor) -> Tensor:
+        _check(x, self.group, self.features, self.rotate)
+        use_batch = self.training or self.running_mean is None
+        momentum = self.momentum if self.momentum is not None else 0.0
+        if self.training and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            if self.momentum is None:
+                momentum = 1.0 / float(self.num_batches_tracked)
+        mean, var = (self.running_mean, self.running_var) if self.track_running_stats else (None, None)
+        if self.rotate == "maps":
+            return F.batch_norm(x, mean, var, self.weight, self.bias, use_batch, momentum, self.eps)
+        if use_batch:
+            return stacked_batch_norm(x, self.features, mean, var, self.weight, self.bias, momentum, self.eps)
+        mean, var, weight, bias = (expanded(t, self.group.order) for t in (mean, var, self.weight, self.bias))
+        return F.batch_norm(x, mean, var, weight, bias, False, momentum, self.eps)
+
+
+class InstanceNorm(_Norm):
+    """Instance norm: each feature of each example and orientation over its positions.
+
+    >>> from quarterturn import C4
+    >>> InstanceNorm(C4, 8, rotate="filters")(torch.randn(2, 32, 5, 7)).shape
+    torch.Size([2, 32, 5, 7])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        _check(x, self.group, self.features, self.rotate)
+        if self.rotate == "maps":
+            return F.instance_norm(x, weight=self.weight, bias=self.bias, eps=self.eps)
+        weight, bias = expanded(self.weight, self.group.order), expanded(self.bias, self.group.order)
+        return F.instance_norm(x, weight=weight, bias=bias, eps=self.eps)
+
+
+class GroupNorm(_Norm):
+    """Group norm: groups of features of each example and orientation, over features and positions.
+
+    >>> from quarterturn import C4
+    >>> GroupNorm(C4, 2, 8, rotate="filters")(torch.randn(2, 32, 5, 7)).shape
+    torch.Size([2, 32, 5, 7])
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        num_groups: int,
+        features: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        rotate: Rotate = "maps",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(group, features, eps, affine, rotate, device, dtype)
+        if num_groups < 1 or features % num_groups:
+            raise OptionError(f"features must be a multiple of num_groups, got {features} and {num_groups}")
+        self.num_groups = num_groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        _check(x, self.group, self.features, self.rotate)
+        if self.rotate == "maps":
+            return F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
+        # orientations beside the examples: (N, C*G, *S) -> (N, G, C, *S) -> (N*G, C, *S)
+        beside = split_orientations(x, self.group).transpose(1, 2)
+        out = F.group_norm(beside.flatten(0, 1), self.num_groups, self.weight, self.bias, self.eps)
+        return out.unflatten(0, (x.shape[0], self.group.order)).transpose(1, 2).flatten(1, 2)
+
+    def extra_repr(self) -> str:
+        return f"{self.group.name}, {self.num_groups}, {self.features}, eps={self.eps}, rotate={self.rotate!r}"
+
+
+class LayerNorm(_Norm):
+    """Layer norm over the features of each position, for each example and orientation alone.
+
+    >>> from quarterturn import C4
+    >>> LayerNorm(C4, 8, rotate="filters")(torch.randn(2, 32, 5, 7)).shape
+    torch.Size([2, 32, 5, 7])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        _check(x, self.group, self.features, self.rotate)
+        split = split_orientations(x, self.group) if self.rotate == "filters" else x
+        out = F.layer_norm(split.movedim(1, -1), (self.features,), self.weight, self.bias, self.eps).movedim(-1, 1)
+        return out.flatten(1, 2) if self.rotate == "filters" else out

@@ -1,0 +1,214 @@
+"""Spatial pooling.
+
+With `rotate="maps"` it is torch's own on sliced tensors. With `rotate="filters"`, on stacked tensors, it gives the same
+numbers at every size: windows lie where each orientation, from its own corner, would put them.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from quarterturn.errors import OptionError
+from quarterturn.filters import Rotate, check_maps, check_rotate, select_orientations
+from quarterturn.groups import Group
+from quarterturn.windows import (
+    Padding,
+    Place,
+    Placement,
+    Window,
+    by_placement,
+    describe,
+    pad,
+    placement,
+    slide,
+    slide_and_keep_padding,
+    windows_for,
+)
+
+MAX_POOL: dict[int, Callable[..., Tensor]] = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
+AVG_POOL: dict[int, Callable[..., Tensor]] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
+ADAPTIVE_MAX: dict[int, Callable[..., Tensor]] = {
+    1: F.adaptive_max_pool1d,
+    2: F.adaptive_max_pool2d,
+    3: F.adaptive_max_pool3d,
+}
+ADAPTIVE_AVG: dict[int, Callable[..., Tensor]] = {
+    1: F.adaptive_avg_pool1d,
+    2: F.adaptive_avg_pool2d,
+    3: F.adaptive_avg_pool3d,
+}
+
+
+class MaxPool(nn.Module):
+    """The maximum in each window; options as in torch, padding also as (before, after) for each axis.
+
+    >>> from quarterturn import C4
+    >>> MaxPool(C4, 3, 2, ceil_mode=True, rotate="filters")(torch.zeros(1, 8, 64, 50)).shape
+    torch.Size([1, 8, 32, 25])
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] | None = None,
+        padding: Padding = 0,
+        dilation: int | Sequence[int] = 1,
+        ceil_mode: bool = False,
+        rotate: Rotate = "maps",
+    ) -> None:
+        super().__init__()
+        check_rotate(rotate)
+        self.group, self.rotate = group, rotate
+        self.windows = windows_for(
+            group, kernel_size, kernel_size if stride is None else stride, padding, dilation, ceil_mode
+        )
+        _check_pool_padding(self.windows)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _pooled(x, self.group, self.rotate, self.windows, max_pool)
+
+    def extra_repr(self) -> str:
+        return f"{self.group.name}, {describe(self.windows)}, rotate={self.rotate!r}"
+
+
+class AvgPool(nn.Module):
+    """The mean of each window; options as in torch, padding also as (before, after) for each axis.
+
+    >>> from quarterturn import C4
+    >>> AvgPool(C4, 2, rotate="filters")(torch.zeros(1, 8, 9, 6)).shape
+    torch.Size([1, 8, 4, 3])
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] | None = None,
+        padding: Padding = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        rotate: Rotate = "maps",
+    ) -> None:
+        super().__init__()
+        check_rotate(rotate)
+        self.group, self.rotate, self.count_include_pad = group, rotate, count_include_pad
+        self.windows = windows_for(group, kernel_size, kernel_size if stride is None else stride, padding, 1, ceil_mode)
+        _check_pool_padding(self.windows)
+
+    def forward(self, x: Tensor) -> Tensor:
+        place = slide_and_keep_padding if self.count_include_pad else slide
+        return _pooled(x, self.group, self.rotate, self.windows, avg_pool, place)
+
+    def extra_repr(self) -> str:
+        counts = "" if self.count_include_pad else ", count_include_pad=False"
+        return f"{self.group.name}, {describe(self.windows)}, rotate={self.rotate!r}{counts}"
+
+
+def _pooled(
+    x: Tensor,
+    group: Group,
+    rotate: Rotate,
+    windows: tuple[Window, ...],
+    pool: Callable[[Tensor, Placement, Sequence[int]], Tensor],
+    place: Place = slide,
+) -> Tensor:
+    check_maps(x, group, rotate)
+    if rotate == "maps":
+        return pool(x, placement(group.elements[0], x.shape[2:], windows, place), x.shape[2:])
+
+    def run(where: Placement, orientations: list[int]) -> Tensor:
+        return pool(select_orientations(x, group, orientations), where, x.shape[2:])
+
+    return by_placement(group, x.shape[2:], windows, run, place)
+
+
+def max_pool(x: Tensor, where: Placement, sizes: Sequence[int]) -> Tensor:
+    """torch's max pooling with its windows where they are asked for; what lies outside is never the maximum."""
+    padding = [placed.padding for placed in where]
+    if any(p is None or 2 * p > placed.window.size for p, placed in zip(padding, where, strict=True)):
+        x = pad(x, [placed.pads(n) for placed, n in zip(where, sizes, strict=True)], value=-torch.inf)
+        padding = [0] * len(where)
+    size, stride, dilation = ([getattr(p.window, name) for p in where] for name in ("size", "stride", "dilation"))
+    return MAX_POOL[len(where)](x, size, stride, padding, dilation)
+
+
+def avg_pool(x: Tensor, where: Placement, sizes: Sequence[int]) -> Tensor:
+    """torch's average pooling with its windows where they are asked for.
+
+    Of what lies outside the map, only the windows' own padding counts in the mean, as zeros.
+    """
+    pads = [placed.pads(n) for placed, n in zip(where, sizes, strict=True)]
+    size, stride = [p.window.size for p in where], [p.window.stride for p in where]
+    run = AVG_POOL[len(where)]
+    mean = run(pad(x, pads), size, stride)
+    counted = [(p.window.before, p.window.after) for p in where]
+    rest = [(left - before, right - after) for (left, right), (before, after) in zip(pads, counted, strict=True)]
+    if all(isinstance(amount, int) and amount <= 0 for pair in rest for amount in pair):
+        return mean
+    ones = x.new_ones(1, 1, *(n + before + after for n, (before, after) in zip(sizes, counted, strict=True)))
+    return mean / run(pad(ones, rest), size, stride)
+
+
+def _check_pool_padding(windows: tuple[Window, ...]) -> None:
+    for window in windows:
+        if max(window.before, window.after) > window.span // 2:
+            raise OptionError(
+                f"pooling needs a padding of at most half the window, got {(window.before, window.after)} for a window "
+                f"over {window.span} positions"
+            )
+
+
+class _AdaptivePool(nn.Module):
+    """Adaptive pooling lies symmetrically on every grid, so both layouts run torch's own."""
+
+    def __init__(self, group: Group, output_size: int | Sequence[int | None] | None, rotate: Rotate = "maps") -> None:
+        super().__init__()
+        check_rotate(rotate)
+        sizes = tuple(output_size) if isinstance(output_size, Sequence) else (output_size,) * group.dim
+        if len(sizes) != group.dim or any(size is not None and size < 1 for size in sizes):
+            raise OptionError(f"output_size must be a positive number or {group.dim} of them, got {output_size!r}")
+        for axes in group.exchanged:
+            if len({sizes[axis - 1] for axis in axes}) > 1:
+                raise OptionError(
+                    f"{group.name} exchanges the axes {axes}, so orientations would come out in different shapes with "
+                    f"output_size={sizes}: give these axes the same size"
+                )
+        self.group, self.output_size, self.rotate = group, sizes, rotate
+
+    def run(self) -> Callable[..., Tensor]:
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_maps(x, self.group, self.rotate)
+        sizes = [n if size is None else size for n, size in zip(x.shape[2:], self.output_size, strict=True)]
+        return self.run()(x, sizes)
+
+    def extra_repr(self) -> str:
+        return f"{self.group.name}, output_size={self.output_size}, rotate={self.rotate!r}"
+
+
+class AdaptiveAvgPool(_AdaptivePool):
+    """The mean of as many windows as the output has positions.
+
+    >>> from quarterturn import C4
+    >>> AdaptiveAvgPool(C4, 1, rotate="filters")(torch.zeros(1, 8, 9, 6)).shape
+    torch.Size([1, 8, 1, 1])
+    """
+
+    def run(self) -> Callable[..., Tensor]:
+        return ADAPTIVE_AVG[self.group.dim]
+
+
+class AdaptiveMaxPool(_AdaptivePool):
+    """The maximum of as many windows as the output has positions.
+
+    >>> from quarterturn import C4
+    >>> AdaptiveMaxPool(C4, 3, rotate="filters")(torch.zeros(1, 8, 9, 6)).shape
+    torch.Size([1, 8, 3, 3])
+    """
+
+    def run(self) -> Callable[..., Tensor]:
+        return ADAPTIVE_MAX[self.group.dim]

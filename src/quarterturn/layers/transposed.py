@@ -1,0 +1,126 @@
+"""Transposed convolutions with shared filters, in both executions, for decoders."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from quarterturn import ops
+from quarterturn.errors import OptionError, ShapeError
+from quarterturn.filters import Rotate, check_features, check_rotate, roll_filters
+from quarterturn.groups import Group
+from quarterturn.layers.convolution import check_groups, reset_parameters
+from quarterturn.windows import (
+    Padding,
+    Placed,
+    Placement,
+    Window,
+    by_placement,
+    describe,
+    pad,
+    per_axis,
+    placement,
+    windows_for,
+)
+
+TRANSPOSED: dict[int, Callable[..., Tensor]] = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+
+
+class RollConvTranspose(nn.Module):
+    """Roll, then a transposed convolution: learnt up-sampling for decoders.
+
+    Layouts as in `RollConv`; `weight` is `(in*G, out/groups, *k)`, as torch has it.
+
+    >>> from quarterturn import C4
+    >>> RollConvTranspose(C4, 8, 4, 2, stride=2, rotate="filters")(torch.zeros(2, 32, 10, 15)).shape
+    torch.Size([2, 16, 20, 30])
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        in_features: int,
+        out_features: int,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: Padding = 0,
+        output_padding: int | Sequence[int] = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: int | Sequence[int] = 1,
+        rotate: Rotate = "maps",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_rotate(rotate)
+        check_groups(in_features, out_features, groups)
+        if isinstance(padding, str):
+            raise OptionError(f"a transposed convolution takes its padding as numbers, got {padding!r}")
+        self.group, self.in_features, self.out_features, self.groups = group, in_features, out_features, groups
+        self.rotate = rotate
+        self.windows = windows_for(group, kernel_size, stride, padding, dilation)
+        self.output_padding = per_axis(group, "output_padding", output_padding, least=0)
+        for window, extra in zip(self.windows, self.output_padding, strict=True):
+            if extra >= max(window.stride, window.dilation):
+                raise OptionError(
+                    f"output_padding must be smaller than stride or dilation, got {extra} with a stride of "
+                    f"{window.stride} and a dilation of {window.dilation}"
+                )
+        shape = (in_features * group.order, out_features // groups, *(window.size for window in self.windows))
+        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
+        reset_parameters(self.weight, self.bias, fan_in=math.prod(shape[1:]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        # output_padding rides along as the windows' `after`: only the difference of the two is ever used
+        windows = [replace(w, after=w.after - o) for w, o in zip(self.windows, self.output_padding, strict=True)]
+        if self.rotate == "maps":
+            check_features(x, self.group, self.in_features, "sliced")
+            rolled = ops.roll(x, self.group)
+            where = placement(self.group.elements[0], x.shape[2:], windows, spread)
+            return convolve_transposed(rolled, self.weight, self.bias, where, self.groups)
+        check_features(x, self.group, self.in_features, "stacked")
+
+        def run(where: Placement, orientations: list[int]) -> Tensor:
+            bias = None if self.bias is None else self.bias.repeat_interleave(len(orientations))
+            filters = roll_filters(self.weight, self.group, orientations, transposed=True)
+            return convolve_transposed(x, filters, bias, where, self.groups)
+
+        return by_placement(self.group, x.shape[2:], windows, run, spread)
+
+    def extra_repr(self) -> str:
+        parts = [self.group.name, str(self.in_features), str(self.out_features), describe(self.windows)]
+        parts += [f"output_padding={self.output_padding}"] if any(self.output_padding) else []
+        parts += [f"groups={self.groups}"] if self.groups != 1 else []
+        parts += ["bias=False"] if self.bias is None else []
+        return ", ".join([*parts, f"rotate={self.rotate!r}"])
+
+
+def spread(window: Window, n: int, mirrored: bool) -> Placed:
+    """The windows of transposed convolutions: where the output begins in what they spread out, and how long it is."""
+    count = (n - 1) * window.stride + window.span - window.before - window.after
+    if isinstance(count, int) and count < 1:
+        raise ShapeError(
+            f"a transposed convolution of {n} positions with a padding of {window.before} and {window.after} leaves "
+            "nothing: use less padding"
+        )
+    return Placed(replace(window, before=0, after=0), window.after if mirrored else window.before, count)
+
+
+def convolve_transposed(x: Tensor, weight: Tensor, bias: Tensor | None, where: Placement, groups: int) -> Tensor:
+    """torch's transposed convolution, of which the output is the part that is asked for."""
+    sizes = x.shape[2:]
+    run = TRANSPOSED[len(sizes)]
+    stride, dilation = [p.window.stride for p in where], [p.window.dilation for p in where]
+    full = [(n - 1) * p.window.stride + p.window.span for p, n in zip(where, sizes, strict=True)]
+    extra = [p.count - size + 2 * p.start for p, size in zip(where, full, strict=True)]
+    limits = [max(p.window.stride, p.window.dilation) for p in where]
+    if all(p.start >= 0 for p in where) and all(0 <= e < limit for e, limit in zip(extra, limits, strict=True)):
+        return run(x, weight, bias, stride, [p.start for p in where], extra, groups, dilation)
+    out = run(x, weight, None, stride, 0, 0, groups, dilation)
+    out = pad(out, [(-p.start, p.start + p.count - size) for p, size in zip(where, full, strict=True)])
+    return out if bias is None else out + bias.reshape(-1, *[1] * len(sizes))

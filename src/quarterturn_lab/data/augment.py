@@ -1,0 +1,100 @@
+"""Random warps of training images, batched, each image's own drawn from (seed, epoch, image) and nothing else."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from quarterturn_lab.settings.config import Augment
+
+U64 = np.uint64
+
+
+def uniforms(seed: int, epoch: int, images: NDArray[np.int64], count: int) -> NDArray[np.float64]:
+    """`(len(images), count)` numbers in [0, 1) that depend on seed, epoch and image alone: a counter, mixed.
+
+    >>> a = uniforms(0, 3, np.array([5, 9]), 2)
+    >>> b = uniforms(0, 3, np.array([9]), 2)
+    >>> bool((a[1] == b[0]).all())
+    True
+    """
+    with np.errstate(over="ignore"):
+        state = _mixed(_mixed(np.asarray(seed, U64)) ^ np.asarray(epoch, U64) * U64(0x9E3779B97F4A7C15))
+        state = _mixed(state ^ images.astype(U64) * U64(0xD1B54A32D192ED03))
+        counters = np.arange(1, count + 1, dtype=U64) * U64(0x9E3779B97F4A7C15)
+        return (_mixed(state[:, None] + counters) >> U64(11)).astype(np.float64) / 2.0**53
+
+
+def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """splitmix64's finaliser."""
+    x = x + U64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> U64(30))) * U64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> U64(27))) * U64(0x94D049BB133111EB)
+    return x ^ (x >> U64(31))
+
+
+def matrices(warps: Augment, seed: int, epoch: int, images: NDArray[np.int64]) -> Tensor:
+    """`(N, 2, 3)` affine maps from positions in the warped image to positions in the image, both in [-1, 1]."""
+    u = uniforms(seed, epoch, images, 7)
+    angle = np.deg2rad(warps.rotate * u[:, 0])
+    zoom = warps.zoom ** (2 * u[:, 1] - 1)
+    stretch = warps.stretch ** (2 * u[:, 2] - 1)
+    shear = np.tan(np.deg2rad(warps.shear * (2 * u[:, 3] - 1)))
+    shift = 2 * warps.shift * (2 * u[:, 4:6] - 1)
+    flip = np.where(u[:, 6] < 0.5, -1.0, 1.0) if warps.flip else np.ones(len(u))
+    cos, sin = np.cos(angle), np.sin(angle)
+    turn = np.stack([np.stack([cos, -sin], -1), np.stack([sin, cos], -1)], -2)
+    scale = np.zeros((len(u), 2, 2))
+    scale[:, 0, 0], scale[:, 1, 1] = flip / (zoom * stretch), stretch / zoom
+    skew = np.zeros((len(u), 2, 2))
+    skew[:, 0, 0] = skew[:, 1, 1] = 1.0
+    skew[:, 0, 1] = shear
+    return torch.from_numpy(np.concatenate([scale @ skew @ turn, shift[:, :, None]], axis=2)).float()
+
+
+def warped(
+    images: Tensor, maps: Tensor, side: int | None = None, border: str = "zeros", mode: str = "bilinear"
+) -> Tensor:
+    """Each image `(C, S, S)` seen through its own affine map, as `(C, side, side)`: what is between is interpolated.
+
+    Maps are those of the smaller square in the middle, so that images larger than `side` are room to look into.
+    """
+    size = [*images.shape[:2], *(side or length for length in images.shape[2:])]
+    grid = F.affine_grid((maps * (size[2] / images.shape[2])).to(images), size, align_corners=False)
+    return F.grid_sample(images, grid, mode=mode, padding_mode=border, align_corners=False)
+
+
+def room(warps: Augment, side: int) -> int:
+    """The side of the square from which any of the warps can fill one of the given side without looking outside."""
+    corner = 2**0.5 if warps.rotate or warps.shear else 1.0
+    reach = corner * warps.zoom * warps.stretch * (1 + np.tan(np.deg2rad(warps.shear))) + 2 * warps.shift
+    extra = int(np.ceil(side * reach)) - side
+    return side + extra + extra % 2  # the middle stays on the same pixels
+
+
+# The first principal component of galaxies' colours, of values in [0, 1] (Dieleman, Willett & Dambre 2015).
+COLOUR = (-0.0148366, -0.01253134, -0.01040762)
+
+
+def colours(warps: Augment, seed: int, epoch: int, images: NDArray[np.int64]) -> Tensor:
+    """`(N, 3, 1, 1)` to be added to red, green and blue in [0, 1]: a normal number times the principal component."""
+    u = uniforms(seed, epoch, images, 9)[:, 7:]  # those before are of the warps
+    normal = np.sqrt(-2 * np.log1p(-u[:, 0])) * np.cos(2 * np.pi * u[:, 1])
+    return torch.from_numpy(warps.colour * normal[:, None] * np.array(COLOUR)).float()[:, :, None, None]
+
+
+def corners(seed: int, epoch: int, images: NDArray[np.int64]) -> NDArray[np.float64]:
+    """`(N, 2)` numbers in [0, 1): where a tile is taken from."""
+    return uniforms(seed, epoch, images, 11)[:, 9:]
+
+
+def turned(images: Tensor, degrees: float) -> Tensor:
+    """All images turned clockwise by an angle; quarter turns are exact, the others interpolate."""
+    quarters, rest = divmod(degrees % 360, 90)
+    if rest == 0:
+        return torch.rot90(images, -int(quarters), (2, 3))
+    angle = np.deg2rad(degrees)
+    cos, sin = float(np.cos(angle)), float(np.sin(angle))
+    maps = torch.tensor([[[cos, sin, 0.0], [-sin, cos, 0.0]]]).expand(len(images), 2, 3)
+    return warped(images, maps)

@@ -1,0 +1,107 @@
+"""Images with label maps of the same size, for the loaders of scenes."""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from quarterturn_lab.data import cache, images
+from quarterturn_lab.data.dataset import NOBODY, Ragged, Scenes, Settings
+from quarterturn_lab.data.numeric_files import quiet
+from quarterturn_lab.data.read_all import by_stem, check_none_bad, every
+from quarterturn_lab.errors import DataError
+
+Pair = tuple[str, Path, Path]  # name, image, label map
+
+
+def matched(image_folder: Path, label_folder: Path, prefix: str, skip: bool) -> list[Pair]:
+    """Images and label maps whose names differ in their ending at most; one without the other is named, or left out."""
+    pictures, maps = by_stem(image_folder), by_stem(label_folder)
+    for here, there, what, folder in (
+        (pictures, maps, "label map", label_folder),
+        (maps, pictures, "image", image_folder),
+    ):
+        alone = [path for stem, path in here.items() if stem not in there]
+        if alone and not skip:
+            others = f" ({len(alone)} such files)" if len(alone) > 1 else ""
+            raise DataError(f"{alone[0]} has no {what} in {folder}{others}. --skip-bad leaves such files out")
+    return [(f"{prefix}{stem}", pictures[stem], maps[stem]) for stem in pictures if stem in maps]
+
+
+def read(kind: str, pairs: list[Pair], settings: Settings, instances: bool, least: int = 1) -> Scenes:
+    """The scenes, decoded or from the cache, all of them for training until the loader says otherwise.
+
+    Labels are 0 and 1, or numbers of instances. `least` is the least side of an image.
+    """
+    files = [(name, path) for name, path, _ in pairs] + [(f"{name}, labels", path) for name, _, path in pairs]
+    asked = {"channels": settings.channels, "invert": settings.invert, "instances": instances, "least": least}
+    key = cache.fingerprint({"kind": kind, **asked}, files)
+    label_of = {path: label for _, path, label in pairs}
+
+    def make() -> cache.Made:
+        scenes, bad = every(
+            [(name, path) for name, path, _ in pairs],
+            lambda path: one(path, label_of[path], settings, instances, least),
+            settings.skip_bad,
+        )
+        pixels = [image.ravel() for image, _, _ in scenes.values()]
+        labels = [
+            labels.ravel().view(np.uint8) for _, labels, _ in scenes.values()
+        ]  # two bytes each, behind all images
+        about = {
+            "names": list(scenes),
+            "shapes": [image.shape for image, _, _ in scenes.values()],
+            "bad": bad,
+            "bands": sorted({bands for _, _, bands in scenes.values()}),
+        }
+        return np.concatenate([*pixels, *labels]), about
+
+    flat, about = cache.cached(key, make)
+    check_none_bad(about["bad"], files, settings.skip_bad)
+    pixels = Ragged(flat, about["shapes"])
+    return Scenes(
+        images=pixels,
+        labels=Ragged(flat[pixels.starts[-1] :].view(np.uint16), [shape[1:] for shape in about["shapes"]]),
+        classes=("background", "object"),
+        names=tuple(about["names"]),
+        train=np.arange(len(pixels)),
+        test=NOBODY,
+        fingerprint=key,
+        bad=tuple(about["bad"]),
+        task="instances" if instances else "pixels",
+        bands=tuple(about["bands"]),
+    )
+
+
+def one(
+    path: Path, label_path: Path, settings: Settings, instances: bool = True, least: int = 1
+) -> tuple[NDArray[np.uint8], NDArray[np.uint16], int]:
+    """An image `(C, H, W)`, its labels `(H, W)`, and the number of channels of its file."""
+    image, bands = images.decoded(path, settings)
+    if min(image.shape[1:]) < least:
+        raise DataError(f"{path} has {image.shape[2]} x {image.shape[1]} pixels: at least {least} x {least} are needed")
+    labels = read_labels(label_path, instances)
+    if labels.shape != image.shape[1:]:
+        sizes = " and ".join(f"{shape[1]} x {shape[0]}" for shape in (image.shape[1:], labels.shape))
+        raise DataError(f"{path} and {label_path} differ in size, {sizes}: each pixel needs a label")
+    return (255 - image if settings.invert else image), labels, bands[0]
+
+
+def read_labels(path: Path, instances: bool) -> NDArray[np.uint16]:
+    """A label map `(H, W)`: numbers of instances as they are, or 1 where any channel is above 0."""
+    try:
+        with quiet(), Image.open(path) as image:
+            if not instances and image.mode in ("P", "PA", "LA", "RGBA"):
+                values = np.asarray(image.convert("RGB"))  # transparency says nothing of a label
+            else:
+                values = np.asarray(image)
+    except (OSError, SyntaxError, ValueError) as error:
+        raise DataError(f"{path} cannot be read ({error}): it is broken, truncated or no image") from None
+    if not instances:
+        return ((values if values.ndim == 2 else values.max(axis=2)) > 0).astype(np.uint16)
+    if values.ndim != 2:
+        raise DataError(f"{path} has {values.shape[2]} channels: a map of instances has one number for each pixel")
+    if values.min() < 0 or values.max() > np.iinfo(np.uint16).max:
+        raise DataError(f"{path} holds numbers outside 0..65535")
+    return values.astype(np.uint16)

@@ -1,0 +1,1 @@
+"""Scores, and the statistics of several seeds."""

@@ -1,0 +1,44 @@
+"""What is measured: cross-entropy, Kaggle's clipped form of it, accuracy; confusion and recall; paired comparisons."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+CLIP = 1e-15  # Kaggle's
+
+
+def scores(probabilities: Array, labels: NDArray[np.int64]) -> dict[str, float]:
+    """Mean -log p of the true class, the same after Kaggle's rule, and the share of right answers.
+
+    Kaggle divides each row by its sum and clips to [1e-15, 1 - 1e-15]. The plain form is clipped only where a float
+    has no logarithm.
+    """
+    true = probabilities[np.arange(len(labels)), labels]
+    shares = (true / probabilities.sum(1)).clip(CLIP, 1 - CLIP)
+    return {
+        "cross_entropy": float(-np.log(true.clip(np.finfo(np.float64).tiny)).mean()),
+        "kaggle": float(-np.log(shares).mean()),
+        "accuracy": float((probabilities.argmax(1) == labels).mean()),
+    }
+
+
+def rmse(predicted: Array, labels: NDArray[np.float32]) -> float:
+    """The root of the mean square of all differences.
+
+    >>> rmse(np.array([[0.5, 1.0]]), np.array([[0.5, 0.0]], dtype=np.float32)) == 0.5**0.5
+    True
+    """
+    return float(np.sqrt(np.mean((predicted - labels.astype(np.float64)) ** 2)))
+
+
+def confusion(probabilities: Array, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """`[true, predicted]` counts."""
+    classes = probabilities.shape[1]
+    pairs = labels * classes + probabilities.argmax(1)
+    return np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
+
+
+def recalls(counts: NDArray[np.int64]) -> Array:
+    """The share of each class that was found; NaN for a class without examples."""
+    totals = counts.sum(1)
+    return np.where(totals > 0, counts.diagonal() / np.maximum(totals, 1), np.nan)

@@ -1,0 +1,118 @@
+"""The answers of a network to images, as they are or averaged over turns of them, and their scores."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from quarterturn import Group, equivariance_error
+from quarterturn_lab.data.augment import turned
+from quarterturn_lab.data.dataset import Data, Dataset, Indices, Scenes
+from quarterturn_lab.data.prepare import fetch, middle, prepared
+from quarterturn_lab.data.scaling import Scaling, scaling_of
+from quarterturn_lab.errors import ConfigError
+from quarterturn_lab.evaluation.tasks import TASKS, Scores
+from quarterturn_lab.inference.network import for_whole_images, runner
+from quarterturn_lab.inference.whole_images import Run, object_map
+from quarterturn_lab.runs.model_card import probabilities
+from quarterturn_lab.settings.config import Config
+
+Degrees = tuple[float, ...]
+UNTURNED: Degrees = (0.0,)
+
+
+def predict(
+    config: Config, net: nn.Module, data: Data, indices: Indices, device: torch.device, degrees: Degrees = UNTURNED
+) -> Any:
+    """Probabilities: the mean of the answers to the images turned by each angle.
+
+    `(len(indices), classes or answers)`, or a list of maps for scenes, of what is inside the network's margin.
+    """
+    scaling = scaling_of(data)
+    if isinstance(data, Dataset):
+        return _of_images(config, net, data, scaling, indices, device, degrees)
+    run = runner(for_whole_images(config, net), device)
+    return [_of_scene(config, run, scaling(data.images[i]), degrees) for i in indices]
+
+
+@torch.no_grad()
+def _of_images(
+    config: Config,
+    net: nn.Module,
+    data: Dataset,
+    scaling: Scaling,
+    indices: Indices,
+    device: torch.device,
+    degrees: Degrees,
+) -> NDArray[np.float64]:
+    net.eval()
+    parts = []
+    for start in range(0, len(indices), 256):
+        images = prepared(fetch(data, indices[start : start + 256], device), scaling)
+        answers = []
+        for angle in degrees:
+            seen = middle(turned(images, angle), config.net.side).contiguous()
+            answers.append(probabilities(data.task, net(seen).float().cpu().numpy()))
+        parts.append(np.mean(answers, axis=0))
+    return np.concatenate(parts)
+
+
+def _of_scene(config: Config, run: Run, image: NDArray[np.float32], degrees: Degrees) -> NDArray[np.float64]:
+    if any(angle % 90 for angle in degrees):
+        raise ConfigError(
+            "masks are averaged over quarter turns alone, which need no interpolation: give 1, 2 or 4 turns"
+        )
+    maps = []
+    for angle in degrees:
+        quarters = int(angle // 90)
+        seen = np.ascontiguousarray(np.rot90(image, -quarters, (1, 2)))
+        maps.append(np.rot90(object_map(run, seen, config.net.margin, config.net.unet), quarters))
+    return np.mean(maps, axis=0)
+
+
+def labels_of(config: Config, data: Data, indices: Indices) -> Any:
+    """What `predict` should have said."""
+    if isinstance(data, Dataset):
+        return data.labels[indices]
+    return [inside(data.labels[i], config.net.margin) for i in indices]
+
+
+def inside(labels: NDArray[Any], margin: int) -> NDArray[Any]:
+    """The labels of the pixels that have an output."""
+    return labels[margin : labels.shape[0] - margin, margin : labels.shape[1] - margin]
+
+
+def evaluate(
+    config: Config, net: nn.Module, data: Data, indices: Indices, device: torch.device, degrees: Degrees = UNTURNED
+) -> Scores:
+    """The scores on some of the images."""
+    found = predict(config, net, data, indices, device, degrees)
+    return TASKS[data.task].scores(found, labels_of(config, data, indices))
+
+
+def examples(config: Config, data: Data, indices: Indices) -> torch.Tensor:
+    """Some inputs of the network, for checks: images, or tiles from the middle of scenes."""
+    scaling = scaling_of(data)
+    if isinstance(data, Dataset):
+        return middle(prepared(torch.from_numpy(data.images[indices]), scaling), config.net.side)
+    assert isinstance(data, Scenes)
+    parts = []
+    for i in indices:
+        image = torch.from_numpy(scaling(data.images[i]))[None]
+        side = min(config.net.side, *image.shape[2:])
+        parts.append(middle(image, side))
+    smallest = min(part.shape[2] for part in parts)
+    return torch.cat([middle(part, smallest) for part in parts])
+
+
+def scene_error(config: Config, net: nn.Module, data: Scenes, index: int, group: Group) -> float:
+    """How far the mask of a whole image is from turning along: the largest change of a probability, over the group."""
+    run = runner(for_whole_images(config, net), next(net.parameters()).device)
+    image = torch.from_numpy(scaling_of(data)(data.images[index]))[None]
+
+    def mask(x: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(object_map(run, x[0].numpy(), config.net.margin, config.net.unet))[None, None]
+
+    return max(equivariance_error(mask, group, image).absolute)

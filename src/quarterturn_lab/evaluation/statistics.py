@@ -1,0 +1,84 @@
+"""Means, paired tests and intervals over seeds."""
+
+import math
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+
+
+def mean_sd(values: Sequence[float]) -> tuple[float, float | None]:
+    """Mean and sample standard deviation; None for a single value."""
+    mean = sum(values) / len(values)
+    if len(values) < 2:
+        return mean, None
+    return mean, math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+def sign_flip_test(differences: Sequence[float]) -> float:
+    """The exact two-sided p-value of paired differences: among all ways to flip their signs, those as far from zero.
+
+    >>> sign_flip_test([1.0, 2.0, 3.0])
+    0.25
+    """
+    observed = abs(sum(differences))
+    if len(differences) > 16:  # too many ways: a seeded sample of them
+        signs = np.random.default_rng(0).choice([-1.0, 1.0], (65536, len(differences)))
+    else:
+        signs = np.array(list(product((-1.0, 1.0), repeat=len(differences))))
+    return float((np.abs(signs @ np.array(differences)) >= observed - 1e-12 * max(observed, 1.0)).mean())
+
+
+def paired_t_test(differences: Sequence[float]) -> float | None:
+    """The two-sided p-value of Student's t for paired differences; None below two pairs.
+
+    >>> round(paired_t_test([1.0, 2.0, 3.0]), 4)
+    0.0742
+    """
+    mean, sd = mean_sd(differences)
+    if sd is None:
+        return None
+    if sd == 0:
+        return 0.0 if mean else 1.0
+    return two_tails(abs(mean) / (sd / math.sqrt(len(differences))), len(differences) - 1)
+
+
+def two_tails(t: float, freedom: int) -> float:
+    """The probability that Student's t is further from zero than this."""
+    # With t = sqrt(freedom) tan(angle) the density is cos(angle)^(freedom - 1) up to a constant: Simpson's rule.
+    angles = np.linspace(0.0, math.atan(t / math.sqrt(freedom)), 2001)
+    heights = np.cos(angles) ** (freedom - 1)
+    weights = np.where(np.arange(2001) % 2, 4.0, 2.0)
+    weights[[0, -1]] = 1.0
+    area = float((weights * heights).sum()) * (angles[1] - angles[0]) / 3
+    constant = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
+    return max(0.0, float(1 - 2 * constant * area))
+
+
+def t_quantile(freedom: int, level: float = 0.95) -> float:
+    """How far from zero Student's t is with less than this probability of being further: by halving.
+
+    >>> round(t_quantile(4), 3)
+    2.776
+    """
+    low, high = 0.0, 1.0
+    while two_tails(high, freedom) > 1 - level:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if two_tails(middle, freedom) > 1 - level else (low, middle)
+    return (low + high) / 2
+
+
+def paired_interval(differences: Sequence[float], level: float = 0.95) -> tuple[float, float] | None:
+    """Student's interval for the mean of paired differences; None below two pairs.
+
+    >>> low, high = paired_interval([1.0, 2.0, 3.0])
+    >>> round(low, 3), round(high, 3)
+    (-0.484, 4.484)
+    """
+    mean, sd = mean_sd(differences)
+    if sd is None:
+        return None
+    reach = t_quantile(len(differences) - 1, level) * sd / math.sqrt(len(differences))
+    return mean - reach, mean + reach

@@ -1,0 +1,80 @@
+"""What there is to learn, as a table: for each task its loss, its scores, and how tables and reports speak of them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from quarterturn_lab.evaluation import classification, segmentation
+
+Scores = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Task:
+    """`score` is what tables compare, `second` stands beside it; both are keys of what `scores` gives."""
+
+    loss: Callable[[Tensor, Tensor], Tensor]
+    scores: Callable[[Any, Any], Scores]  # of probabilities and labels
+    score: str
+    name: str  # of the score
+    short: str
+    better: str  # "lower" or "higher"
+    second: str | None = None
+    second_name: str = ""
+    second_factor: float = 1.0
+    digits: int = 4
+
+    @property
+    def watched(self) -> tuple[str, ...]:
+        """The scores that are measured during training."""
+        return (self.score, self.second) if self.second else (self.score,)
+
+
+def answer_scores(predicted: NDArray[np.float64], labels: NDArray[np.float32]) -> Scores:
+    """The root of the mean square over all galaxies and answers, the challenge's metric."""
+    return {"rmse": classification.rmse(predicted, labels)}
+
+
+def pixel_scores(predicted: Sequence[NDArray[Any]], labels: Sequence[NDArray[Any]]) -> Scores:
+    """Over all pixels of all images; Dice is the mean over images, at a probability of a half."""
+    flat = np.concatenate([p.ravel().astype(np.float32) for p in predicted])
+    truth = np.concatenate([label.ravel() > 0 for label in labels])
+    return {
+        "auc": segmentation.auc(flat, truth),
+        "break_even": segmentation.break_even(predicted, labels),
+        "dice": float(np.mean([segmentation.dice(p >= 0.5, t) for p, t in zip(predicted, labels, strict=True)])),
+    }
+
+
+def instance_scores(predicted: Sequence[NDArray[Any]], labels: Sequence[NDArray[Any]]) -> Scores:
+    """Those of pixels, and the average precision of the connected parts of the mask, mean over images."""
+    found = [
+        segmentation.average_precision(segmentation.components(p >= 0.5), t.astype(np.int64))
+        for p, t in zip(predicted, labels, strict=True)
+    ]
+    return {**pixel_scores(predicted, labels), "average_precision": float(np.mean(found))}
+
+
+TASKS: dict[str, Task] = {
+    "classes": Task(
+        F.cross_entropy,
+        classification.scores,
+        "cross_entropy",
+        "cross-entropy",
+        "c.-e.",
+        "lower",
+        "accuracy",
+        "accuracy %",
+        100.0,
+    ),
+    "answers": Task(F.mse_loss, answer_scores, "rmse", "RMSE", "RMSE", "lower", digits=5),
+    "pixels": Task(F.cross_entropy, pixel_scores, "auc", "AUC", "AUC", "higher", "break_even", "break-even"),
+    "instances": Task(
+        F.cross_entropy, instance_scores, "dice", "Dice", "Dice", "higher", "average_precision", "average precision"
+    ),
+}

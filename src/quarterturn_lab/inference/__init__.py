@@ -1,0 +1,1 @@
+"""Trained networks in use: predictions for files, Kaggle's files, ONNX."""

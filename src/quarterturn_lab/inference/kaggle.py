@@ -1,0 +1,71 @@
+"""Kaggle's submission files: the header and the rows of the sample file, with a network's answers in them."""
+
+import csv
+from collections import Counter
+from pathlib import Path
+
+from quarterturn_lab.data import images
+from quarterturn_lab.errors import ConfigError, DataError
+from quarterturn_lab.inference.predict import Files, Tell, vectors, write_table
+from quarterturn_lab.inference.whole_images import Run
+from quarterturn_lab.runs.model_card import Facts
+
+FOLDERS = {"plankton": "test", "galaxies": "images_test_rev1"}  # of the images to predict, by loader
+
+
+def submit(run: Run, facts: Facts, sample: Path, folder: Path, out: Path, batch: int, tell: Tell) -> None:
+    """Write the submission: every row of the sample needs an image in the folder."""
+    if facts.is_dense:
+        raise ConfigError("there is no submission of masks: take predict")
+    header, names = read_sample(sample)
+    order = columns(header, facts.classes, sample)
+    files = find(names, folder, sample)
+    answers = vectors(run, facts, files, batch, False, tell)
+    write_table(out, header, names, answers[:, order])
+
+
+def read_sample(path: Path) -> tuple[tuple[str, ...], list[str]]:
+    """The header, and the first column of all rows."""
+    if not path.is_file():
+        raise DataError(f"{path} does not exist: --sample is the sample submission of the challenge")
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        try:
+            lines = [line for line in csv.reader(file) if line]
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise DataError(f"{path} is no table: {error}") from None
+    if len(lines) < 2 or len(lines[0]) < 2:
+        raise DataError(f"{path}: expected a header of column names and a row for each image")
+    names = [line[0] for line in lines[1:]]
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise DataError(f"{path} has {twice[0]} more than once")
+    return tuple(lines[0]), names
+
+
+def columns(header: tuple[str, ...], classes: tuple[str, ...], sample: Path) -> list[int]:
+    """Where each column of the sample is among the network's outputs."""
+    missing = [name for name in header[1:] if name not in classes]
+    left = [name for name in classes if name not in header[1:]]
+    if missing:
+        raise DataError(
+            f"{sample} has {len(missing)} of {len(header) - 1} columns that the network does not know, such as "
+            f"{missing[0]}: it was trained on {len(classes)}, such as {classes[0]}"
+        )
+    if left or len(header) - 1 != len(classes):
+        raise DataError(f"{sample} has no column for {len(left)} of the network's outputs, such as {left[0]}")
+    return [classes.index(name) for name in header[1:]]
+
+
+def find(names: list[str], folder: Path, sample: Path) -> Files:
+    """The image of each row, by its name or by its name without the ending."""
+    if not folder.is_dir():
+        raise DataError(f"{folder} does not exist: --images is the folder of the images to predict")
+    paths = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in images.SUFFIXES]
+    known = {path.stem: path for path in paths} | {path.name: path for path in paths}
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise DataError(
+            f"{len(missing)} of {len(names)} rows of {sample} have no image in {folder}: {', '.join(missing[:3])}"
+            + (", ..." if len(missing) > 3 else "")
+        )
+    return [(name, known[name]) for name in names]

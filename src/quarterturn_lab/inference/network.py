@@ -1,0 +1,29 @@
+"""A trained network as a function of arrays, and as it takes images of any shape."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from quarterturn_lab.inference.whole_images import Run
+from quarterturn_lab.models.build import filters_twin
+from quarterturn_lab.settings.config import Config
+
+
+def runner(net: nn.Module, device: torch.device) -> Run:
+    """The network as a function of arrays."""
+    net = net.eval()
+
+    def run(images: NDArray[np.float32]) -> NDArray[Any]:
+        with torch.no_grad():
+            return net(torch.from_numpy(images).to(device)).float().cpu().numpy()
+
+    return run
+
+
+def for_whole_images(config: Config, net: nn.Module) -> nn.Module:
+    """The network as it takes images of any shape: with pathways, the twin that turns filters."""
+    turns_maps = config.net.group is not None and config.rotate == "maps" and config.factory is None
+    return filters_twin(config.net, net) if turns_maps else net

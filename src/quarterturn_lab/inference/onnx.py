@@ -1,0 +1,37 @@
+"""A trained network as an ONNX file that knows how images become its input."""
+
+import os
+from pathlib import Path
+
+import torch
+
+import quarterturn as qt
+from quarterturn_lab.errors import RunError
+from quarterturn_lab.inference.network import for_whole_images
+from quarterturn_lab.runs import run_directory
+from quarterturn_lab.runs.model_card import KEY
+
+
+def export_run(directory: Path, file: Path) -> str:
+    """Write the file, compared with the network before it is kept; what may differ from the training's input."""
+    config, facts = run_directory.config_of(directory), run_directory.known(directory)
+    net = run_directory.trained(directory, config, facts.classes)
+    if facts.is_dense:
+        net = for_whole_images(config, net)
+    generator = torch.Generator().manual_seed(0)
+    example = torch.randn(2, config.net.channels, config.net.side, config.net.side, generator=generator)
+    if file.is_dir():
+        raise RunError(f"--onnx {file} is a folder: name the file to write")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    scratch = file.with_name(f".{file.name}.{os.getpid()}.onnx")
+    try:
+        qt.export(net, example, scratch, free="sizes" if facts.is_dense else "batch")
+        import onnx
+
+        model = onnx.load(str(scratch))
+        onnx.helper.set_model_props(model, {KEY: facts.written()})
+        onnx.save(model, str(scratch))
+        scratch.replace(file)
+    finally:
+        scratch.unlink(missing_ok=True)
+    return "any batch, any size" if facts.is_dense else f"any batch of {config.net.side} x {config.net.side}"

@@ -1,0 +1,179 @@
+"""Predictions for files: one way for a run's network and for an ONNX file. Nothing here needs torch.
+
+What is written is written whole: into another place first, and renamed when all of it is there.
+"""
+
+import csv
+import glob
+import io
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from quarterturn_lab.data import images
+from quarterturn_lab.errors import ConfigError, DataError, RunError
+from quarterturn_lab.files import no_space, write_atomically
+from quarterturn_lab.inference.whole_images import Run, object_map, with_margin
+from quarterturn_lab.runs.model_card import KEY, Facts, probabilities, read
+
+Files = list[tuple[str, Path]]  # names and paths
+Tell = Callable[[int, int], None]  # images done, all images
+PICTURES = (".png", ".tif", ".tiff")
+
+
+def onnx_runner(file: Path) -> tuple[Run, Facts]:
+    """The network of an ONNX file that `quarterturn export` wrote."""
+    try:
+        import onnxruntime  # type: ignore[import-untyped]
+    except ImportError:
+        raise RunError('--onnx needs onnxruntime: pip install "quarterturn[onnx]"') from None
+    if not file.is_file():
+        raise RunError(f"{file} does not exist: write it with `quarterturn export RUN --onnx {file}`")
+    try:
+        session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime has a class for each cause
+        raise RunError(f"{file} is no ONNX file that can be run ({str(error).splitlines()[0]})") from None
+    about = session.get_modelmeta().custom_metadata_map
+    if KEY not in about:
+        raise RunError(f"{file} does not say how images become its input: write it with `quarterturn export`")
+    name = session.get_inputs()[0].name
+    return (lambda batch: session.run(None, {name: batch})[0]), read(about[KEY], file)
+
+
+# --- which images -----------------------------------------------------------------------------------------------------
+
+
+def find(given: tuple[str, ...]) -> Files:
+    """The images of folders (and the folders in them), patterns and files; each has a name of its own."""
+    if not given:
+        raise DataError("name the images: files, folders, or patterns such as 'photos/*.png'")
+    found: dict[str, Path] = {}
+    for text in given:
+        here = list(_of(text))
+        if not here:
+            raise DataError(f"{text} {'has no images in it' if Path(text).exists() else 'does not exist'}")
+        for name, path in here:
+            if name in found and found[name].resolve() != path.resolve():
+                raise DataError(f"{found[name]} and {path} have the same name: predict them one after the other")
+            found[name] = path
+    return list(found.items())
+
+
+def _of(text: str) -> Iterator[tuple[str, Path]]:
+    path = Path(text)
+    if path.is_file():
+        yield path.name, path
+    elif path.is_dir():
+        for inner in sorted(path.rglob("*")):
+            if inner.suffix.lower() in images.SUFFIXES and inner.is_file() and not inner.name.startswith("."):
+                yield inner.relative_to(path).as_posix(), inner
+    else:
+        for match in sorted(glob.glob(text, recursive=True)):
+            if Path(match).is_file():
+                yield Path(match).name, Path(match)
+
+
+# --- what the network says --------------------------------------------------------------------------------------------
+
+
+def prepared(path: Path, facts: Facts, convert: bool) -> NDArray[np.float32]:
+    """An image as the network gets it; one with other channels than those of the training is refused."""
+    array, bands = images.decoded(path, facts.settings, scaled=not facts.is_dense)
+    if facts.bands and not convert and not set(bands) & set(facts.bands):
+        trained = " or ".join(map(str, facts.bands))
+        raise DataError(
+            f"{images.has_channels(path, bands[0])}, and the network was trained on images with {trained}: give "
+            "--convert to have grey and colour made of each other"
+        )
+    if not facts.is_dense:
+        array = images.fitted(array, facts.settings)
+    elif facts.settings.invert:
+        array = 255 - array
+    return facts.scaling(array)
+
+
+def vectors(run: Run, facts: Facts, files: Files, batch: int, convert: bool, tell: Tell) -> NDArray[np.float64]:
+    """`(images, classes or answers)`, a batch at a time."""
+    parts = []
+    for start in range(0, len(files), batch):
+        inputs = np.stack([prepared(path, facts, convert) for _, path in files[start : start + batch]])
+        parts.append(probabilities(facts.task, run(inputs)))
+        tell(min(start + batch, len(files)), len(files))
+    return np.concatenate(parts)
+
+
+def mask(run: Run, facts: Facts, path: Path, convert: bool) -> NDArray[np.float64]:
+    """The probability of each pixel of an image of any size; its edges see the image's reflection."""
+    image = prepared(path, facts, convert)
+    return object_map(run, with_margin(image, facts.margin), facts.margin, facts.shrinks)
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def predict(run: Run, facts: Facts, files: Files, out: Path, batch: int, convert: bool, grey: bool, tell: Tell) -> None:
+    """Write a table of probabilities, or a mask for each image."""
+    if batch < 1:
+        raise ConfigError(f"--batch {batch}: at least one image at a time is needed")
+    if not facts.is_dense:
+        if out.is_dir():
+            raise ConfigError(f"--out {out} is a folder: name the table to write, such as {out / 'answers.csv'}")
+        found = vectors(run, facts, files, batch, convert, tell)
+        write_table(out, ("image", *facts.classes), [name for name, _ in files], found)
+    elif out.suffix.lower() in PICTURES:
+        if len(files) > 1:
+            raise ConfigError(f"--out {out} is one picture and there are {len(files)} images: name a folder")
+        buffer = io.BytesIO()
+        picture(mask(run, facts, files[0][1], convert), grey).save(
+            buffer, "PNG" if out.suffix.lower() == ".png" else "TIFF"
+        )
+        tell(1, 1)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(out, buffer.getvalue())
+    else:
+        names = [(f"{name.rpartition('.')[0] or name}.png", path) for name, path in files]
+        twice = next((name for name in dict(names) if sum(name == other for other, _ in names) > 1), None)
+        if twice:
+            raise ConfigError(f"two images would be written as {out / twice}: predict them one after the other")
+        _write_masks(names, out, lambda path: mask(run, facts, path, convert), grey, tell)
+
+
+def write_table(out: Path, header: tuple[str, ...], names: list[str], values: NDArray[np.float64]) -> None:
+    """A CSV file with a row for each name."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(header)
+    for name, row in zip(names, values, strict=True):
+        writer.writerow([name, *(f"{value:.8g}" for value in row)])
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(out, buffer.getvalue())
+
+
+def picture(probabilities: NDArray[np.float64], grey: bool) -> Image.Image:
+    """A mask as 0 and 255, or as all levels between."""
+    levels = (255 * probabilities).round() if grey else np.where(probabilities >= 0.5, 255, 0)
+    return Image.fromarray(levels.astype(np.uint8))
+
+
+def _write_masks(names: Files, folder: Path, mask_of: Callable[[Path], NDArray[Any]], grey: bool, tell: Tell) -> None:
+    """All masks into a place of their own, in the folder or where it will be; then each takes its place."""
+    folder = folder.absolute()
+    scratch = (folder if folder.is_dir() else folder.parent) / f".{folder.name}.{os.getpid()}"
+    try:
+        with no_space(str(folder)):
+            for number, (name, path) in enumerate(names, start=1):
+                made = picture(mask_of(path), grey)
+                (scratch / name).parent.mkdir(parents=True, exist_ok=True)
+                made.save(scratch / name)
+                tell(number, len(names))
+            for name, _ in names:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (scratch / name).replace(folder / name)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

@@ -1,0 +1,45 @@
+"""Whole images of any size through a fully convolutional network, block by block where it has no strides.
+
+Nothing here needs torch: a network is a function from arrays to arrays.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quarterturn_lab.runs.model_card import probabilities
+
+Run = Callable[[NDArray[np.float32]], NDArray[Any]]  # (N, C, H, W) -> (N, classes, H', W')
+BLOCK = 256  # positions of the output in a block: few enough for the maps between the layers to stay small
+
+
+def object_map(run: Run, image: NDArray[np.float32], margin: int = 0, shrinks: bool = False) -> NDArray[np.float64]:
+    """`(C, H, W)` -> `(H - 2 margin, W - 2 margin)`: for each pixel the probability that it belongs to an object.
+
+    Without strides each position of the output depends on its own surroundings alone, so that blocks that overlap by
+    the margin give what the whole image would; they are of equal size as far as that goes.
+    """
+    height, width = (length - 2 * margin for length in image.shape[1:])
+    step = max(height, width) if shrinks else BLOCK
+    out = np.empty((height, width))
+    for top, bottom in _parts(height, step):
+        for left, right in _parts(width, step):
+            block = image[:, top : bottom + 2 * margin, left : right + 2 * margin]
+            out[top:bottom, left:right] = probabilities("pixels", run(np.ascontiguousarray(block[None])))[0]
+    return out
+
+
+def _parts(length: int, step: int) -> list[tuple[int, int]]:
+    count = -(-length // step)
+    ends = [round(length * i / count) for i in range(count + 1)]
+    return list(pairwise(ends))
+
+
+def with_margin(image: NDArray[np.float32], margin: int) -> NDArray[np.float32]:
+    """The image continued by its own reflection, so that every pixel has an output."""
+    if not margin:
+        return image
+    return np.pad(image, ((0, 0), (margin, margin), (margin, margin)), mode="symmetric")

@@ -1,0 +1,1 @@
+"""Modules from the specification of a network, and the networks for digits."""

@@ -1,0 +1,249 @@
+"""Modules from a `Net`: an ordinary `nn.Sequential`, with the same parameter names whichever way it rotates."""
+
+from typing import Literal
+
+import torch
+from torch import nn
+
+import quarterturn as qt
+from quarterturn import Group
+from quarterturn_lab.errors import ConfigError
+from quarterturn_lab.models.layers import (
+    ANSWERS,
+    CosetPool,
+    CosetsToOne,
+    Join,
+    Keep,
+    Questions,
+    SymmetricConv,
+    UNet,
+    smallest_subgroup,
+)
+from quarterturn_lab.seeds import key
+from quarterturn_lab.settings.networks import Net
+
+Rotate = Literal["maps", "filters"]
+OUTPUTS = {"relu": nn.ReLU, "sigmoid": nn.Sigmoid}
+
+
+def build(net: Net, rotate: Rotate = "maps") -> nn.Sequential:
+    """The network as a module: `(N, channels, side, side)` -> `(N, outputs)`, or maps where the head is convolutional.
+
+    >>> from quarterturn_lab.settings.networks import PLANKTON, edited
+    >>> sum(p.numel() for p in build(edited(PLANKTON, "roll-all-quarter")).parameters())
+    953649
+    """
+    return _Builder(net, rotate).build()
+
+
+def filters_twin(net: Net, module: nn.Module) -> nn.Module:
+    """The same network with the same weights, turning its filters: it takes images of any shape."""
+    twin = build(net, "filters")
+    twin.load_state_dict(module.state_dict())
+    return twin.to(next(module.parameters()).device).train(module.training)
+
+
+class _Builder:
+    """Adds layer after layer, and knows what the features look like after the last one."""
+
+    def __init__(self, net: Net, rotate: Rotate) -> None:
+        if rotate not in ("maps", "filters"):
+            raise qt.errors.unknown("rotate", rotate, ("maps", "filters"))
+        self.net, self.rotate = net, rotate
+        self.group = qt.named(net.group) if net.group else None
+        self.method: str = net.method if self.group else "plain"
+        self.sequence = UNet() if net.unet else nn.Sequential()
+        self.features, self.side = net.channels, net.side
+        self.has_pathways = False  # between the first convolution and the pool over pathways, or the stack
+
+    def build(self) -> nn.Sequential:
+        self._convolutions()
+        (self._dense_head if self.net.head == "dense" else self._conv_head)()
+        return self.sequence
+
+    def _add(self, name: str, module: nn.Module) -> None:
+        self.sequence.add_module(name, module)
+
+    # --- convolutions
+
+    def _convolutions(self) -> None:
+        net, kept = self.net, []
+        self.number = 0
+        for stage, widths in enumerate(net.stages, start=1):
+            self._stage(widths)
+            if net.unet and stage < len(net.stages):
+                self._add(f"keep{stage}", Keep())
+                kept.append(self.features)
+            if net.pooled and not (net.unet and stage == len(net.stages)):
+                self._shrink(f"shrink{stage}", 2 if net.unet else 3)
+        for stage in range(len(kept), 0, -1):
+            self._add(f"join{stage}", Join())
+            self.features += kept[stage - 1]
+            self._stage(net.stages[stage - 1])
+
+    def _stage(self, widths: tuple[int, ...]) -> None:
+        net = self.net
+        for width in widths:
+            self.number += 1
+            self._conv(
+                f"conv{self.number}", width * net.widen // net.divide, net.kernel, net.kernel // 2 if net.same else 0
+            )
+            self._add(f"relu{self.number}", nn.ReLU())
+            self.side -= 0 if net.same else net.kernel - 1
+
+    def _conv(self, name: str, width: int, kernel: int, padding: int) -> None:
+        """A convolution that goes with the method; this is the one place where layers of the library are chosen."""
+        group, rotate, inputs = self.group, self.rotate, self.features
+        module: nn.Module
+        if group is None or self.method == "plain":
+            module = nn.Conv2d(inputs, width, kernel, padding=padding)
+        elif self.method == "symmetric":
+            module = SymmetricConv(group, inputs, width, kernel, padding)
+        elif self.method == "oriented-max" or not self.has_pathways:
+            module = qt.SliceConv(group, inputs, width, kernel, padding=padding, rotate=rotate)
+        elif self.net.roll == "all":
+            module = qt.RollConv(group, inputs, width, kernel, padding=padding, rotate=rotate)
+        else:
+            module = qt.PathConv(group, inputs, width, kernel, padding=padding, rotate=rotate)
+        self._add(name, module)
+        self.features = width
+        if group is not None and self.method == "oriented-max":
+            self._add(f"oriented_max_{name}", qt.Pool(group, "max", rotate=rotate))
+        self.has_pathways = self.method in ("pool", "stack", "gradual-pool")
+
+    def _shrink(self, name: str, window: int) -> None:
+        if self.group is not None and self.has_pathways:
+            self._add(name, qt.MaxPool(self.group, window, 2, ceil_mode=True, rotate=self.rotate))
+        else:
+            self._add(name, nn.MaxPool2d(window, 2, ceil_mode=True))
+        self.side = max(1, -(-(self.side - window) // 2) + 1)
+
+    def _leave_pathways_by_stack(self, group: Group) -> None:
+        if self.rotate == "maps":
+            self._add("stack", qt.Stack(group))
+        self.features *= group.order
+        self.has_pathways, self.method = False, "plain"
+
+    # --- heads
+
+    def _dense_head(self) -> None:
+        net, group = self.net, self.group
+        if group is not None and self.method == "stack":
+            self._leave_pathways_by_stack(group)
+        elif group is not None and self.has_pathways:
+            if self.rotate == "filters":
+                self._add("unstack", qt.Unstack(group))
+            if net.roll == "all":
+                self._roll("roll_maps", group)
+        self._flat = False
+        for number, width in enumerate(net.hidden, start=1):
+            last = number == len(net.hidden)
+            width = width if last else width * net.widen // net.divide
+            width = width // net.divide_dense if number == 1 else width
+            self._dense(f"drop{number}", f"dense{number}", width)
+            if not last or net.relu:
+                self._add(f"relu_dense{number}", nn.ReLU())
+            if group is not None and self.has_pathways and not last:
+                if net.roll in ("dense", "all"):
+                    self._roll(f"roll_dense{number}", group)
+                if self.method == "gradual-pool" and number == 1:
+                    self._add("pool_cosets", CosetPool(group, smallest_subgroup(group), net.pool))
+        if net.pool_at == "before-output":
+            self._pool_pathways("maps")
+        self._dense("drop_output", "output", net.outputs)
+        self._pool_pathways("maps")
+        self._output_nonlinearity()
+
+    def _dense(self, drop: str, name: str, width: int) -> None:
+        """Dropout and a dense layer; the first flattens the maps, or is a symmetric filter as large as them.
+
+        Dropout comes after flattening: torch draws its masks in the order of memory, which maps have two of.
+        """
+        dropout = nn.Dropout(self.net.dropout)
+        if not self._flat and self.group is not None and self.method == "symmetric":
+            self._add(drop, dropout)
+            self._add(name, SymmetricConv(self.group, self.features, width, self.side))
+            self._add("flatten", nn.Flatten())
+        else:
+            if not self._flat:
+                self._add("flatten", nn.Flatten())
+                self.features *= self.side**2
+            self._add(drop, dropout)
+            self._add(name, nn.Linear(self.features, width))
+        self.features, self._flat = width, True
+
+    def _roll(self, name: str, group: Group) -> None:
+        self._add(name, qt.Roll(group))
+        self.features *= group.order
+
+    def _conv_head(self) -> None:
+        net, group = self.net, self.group
+        if group is not None and self.method == "stack":
+            self._leave_pathways_by_stack(group)
+        if group is not None and self.method == "gradual-pool":
+            if self.rotate == "filters":
+                self._add("unstack", qt.Unstack(group))
+            self._add("pool_cosets", CosetPool(group, smallest_subgroup(group), net.pool))
+            self.method = "cosets"
+        for number, width in enumerate(net.hidden, start=1):
+            last = number == len(net.hidden)
+            if self.method == "cosets":
+                self._add(f"hidden{number}", nn.Conv2d(self.features, width, 1))
+                self.features = width
+            else:
+                self._conv(f"hidden{number}", width if last else width * net.widen // net.divide, 1, 0)
+            if not last or net.relu:
+                self._add(f"relu_hidden{number}", nn.ReLU())
+        if net.pool_at == "before-output":
+            self._pool_pathways(self.rotate)
+        if self.has_pathways:
+            self._conv("output", net.outputs, 1, 0)
+        else:
+            self._add("output", nn.Conv2d(self.features, net.outputs, 1))
+        self._pool_pathways(self.rotate)
+        self._output_nonlinearity()
+
+    def _pool_pathways(self, rotate: Rotate) -> None:
+        """Pool over pathways, if that is still to be done."""
+        group, net = self.group, self.net
+        if group is None or not self.has_pathways:
+            return
+        if "gradual" in net.method:
+            self._add("pool", CosetsToOne(group.order // len(smallest_subgroup(group)), net.pool))
+        else:
+            self._add("pool", qt.Pool(group, net.pool, rotate=rotate))
+        if net.relu_after:
+            self._add("relu_pooled", nn.ReLU())
+        self.has_pathways = False
+
+    def _output_nonlinearity(self) -> None:
+        if self.net.output == "questions":
+            answers = self.net.answers or ANSWERS
+            if len(answers) != self.net.outputs:
+                raise ConfigError(f'output="questions" needs {len(answers)} outputs, got {self.net.outputs}')
+            self._add("questions_output", Questions(answers))
+        elif self.net.output != "linear":
+            self._add(f"{self.net.output}_output", OUTPUTS[self.net.output]())
+
+
+def initialise(module: nn.Module, seed: int, output_scale: float = 0.1) -> None:
+    """He-normal over all inputs of a filter, rolled ones included; biases zero; a small output layer (Xavier, scaled).
+
+    The biases before the decision tree are one: it rectifies, and a question without a vote would never learn.
+
+    Each tensor has random numbers of its own, from the seed and its name: the same in both ways to rotate.
+    """
+    modules = dict(module.named_modules())
+    has_questions = any(isinstance(layer, Questions) for layer in modules.values())
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            owner, _, kind = name.rpartition(".")
+            if kind == "bias":
+                parameter.fill_(1.0 if name == "output.bias" and has_questions else 0.0)
+            elif parameter.dim() > 1:
+                fan_in = getattr(modules[owner], "fan_in", parameter[0].numel())
+                std = (2 / fan_in) ** 0.5
+                if owner == "output":
+                    std = output_scale * (2 / (fan_in + parameter.shape[0])) ** 0.5
+                generator = torch.Generator().manual_seed(key(seed, name))
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)

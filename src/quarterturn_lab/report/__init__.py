@@ -1,0 +1,1 @@
+"""The report of finished runs: tables, figures, one HTML page."""

@@ -1,0 +1,206 @@
+"""The report's figures that run the networks: what becomes of answers and masks as the images are turned."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+import quarterturn as qt
+from quarterturn_lab.data.augment import turned
+from quarterturn_lab.data.dataset import Data, Dataset, Indices, Scenes
+from quarterturn_lab.data.scaling import scaling_of
+from quarterturn_lab.evaluation import segmentation
+from quarterturn_lab.evaluation.score import inside, predict
+from quarterturn_lab.inference.network import for_whole_images, runner
+from quarterturn_lab.inference.whole_images import object_map
+from quarterturn_lab.report import svg
+from quarterturn_lab.settings.config import Config
+
+ANGLES = tuple(range(0, 361, 15))
+EXAMPLE_ANGLES = (0, 30, 60, 90, 135, 180, 225, 270)
+WINDOW = 240  # pixels of a scene that are shown, at most
+CPU = torch.device("cpu")
+
+Opened = dict[str, tuple[Config, Data, nn.Module]]
+Shown = tuple[str, str, str]  # a heading, a sentence, the picture
+
+
+def figures_of(opened: Opened) -> list[Shown]:
+    """All of them that go with the task."""
+    _, data, _ = next(iter(opened.values()))
+    return [figure(opened) for figure in FIGURES[data.task]] + _filters(opened)
+
+
+def _some_test_images(data: Data, count: int) -> Indices:
+    """Test images spread evenly, so that all classes are there."""
+    order = data.test
+    if isinstance(data, Dataset) and data.task == "classes":
+        order = data.test[np.argsort(data.labels[data.test], kind="stable")]
+    return order[np.linspace(0, len(order) - 1, min(count, len(order))).astype(int)]
+
+
+# --- one answer for an image ------------------------------------------------------------------------------------------
+
+CHANGES = {  # of an answer, with the words for it
+    "classes": (
+        lambda change: 0.5 * change.sum(1),
+        "How far the predicted probabilities move from those for the image as it is (total variation: 0 is no change, "
+        "1 is all of it)",
+    ),
+    "answers": (
+        lambda change: change.mean(1),
+        "How far the predicted answers move from those for the image as it is, mean over the answers",
+    ),
+}
+
+
+def _sensitivity(opened: Opened) -> Shown:
+    series = {}
+    _, first, _ = next(iter(opened.values()))
+    size, words = CHANGES[first.task]
+    for label, (config, data, net) in opened.items():
+        indices = _some_test_images(data, 100)
+        answers = [predict(config, net, data, indices, CPU, (float(angle),)) for angle in ANGLES]
+        change = np.stack([size(np.abs(answer - answers[0])) for answer in answers])
+        series[label] = (change.mean(1), *np.quantile(change, (0.25, 0.75), axis=1))
+    text = (
+        f"{words}, mean and quartiles over up to 100 test images. A network that is invariant to quarter turns comes "
+        "back to zero at each of them; between, the image itself is interpolated."
+    )
+    return "Rotation sensitivity", text, svg.sensitivity(ANGLES, series, "")
+
+
+def _examples(opened: Opened) -> Shown:
+    _, data, _ = next(iter(opened.values()))
+    assert isinstance(data, Dataset)
+    indices = _some_test_images(data, 5)[:4] if len(data.classes) < 4 else _some_test_images(data, 9)[1::2]
+    raw = torch.from_numpy(_light(data.images[indices]))
+    pictures = torch.stack([turned(raw, float(angle)) for angle in EXAMPLE_ANGLES], dim=1).mean(2).double().numpy()
+    answers: dict[str, Any] = {}
+    for label, (config, own, net) in opened.items():
+        found = [predict(config, net, own, indices, CPU, (float(angle),)) for angle in EXAMPLE_ANGLES]
+        answers[label] = [
+            [(data.classes[p[i].argmax()], p[i].max(), p[i].argmax() == data.labels[index]) for p in found]
+            for i, index in enumerate(indices)
+        ]
+    truths = [data.classes[data.labels[index]] for index in indices]
+    names = ", then ".join(answers)
+    text = (
+        f"Below each image the answers of {names}, with their probabilities; green is right. The truth is on the left."
+    )
+    return "Test images as they are turned", text, svg.turned_examples(pictures, EXAMPLE_ANGLES, truths, answers)
+
+
+def _answers(opened: Opened) -> Shown:
+    _, data, _ = next(iter(opened.values()))
+    assert isinstance(data, Dataset)
+    indices = _some_test_images(data, 6)[1:5]
+    bars = {"votes": data.labels[indices].astype(np.float64)}
+    moved = {}
+    for label, (config, own, net) in opened.items():
+        found = [predict(config, net, own, indices, CPU, (angle,)) for angle in (0.0, 90.0, 180.0, 270.0)]
+        bars[label], moved[label] = found[0], np.max([np.ptp(answer, axis=0) for answer in np.stack(found, 1)], axis=1)
+    notes = [
+        "\n".join(f"{label}: turned, ±{values[i] / 2:.3f}" for label, values in moved.items())
+        for i in range(len(indices))
+    ]
+    text = (
+        "Shares of the votes for each answer, and what the networks say. Below each image how far an answer of each "
+        "network moves as the image is turned by quarter turns."
+    )
+    names = [data.names[i] for i in indices]
+    pictures = _light(data.images[indices]).transpose(0, 2, 3, 1)
+    return "Answers for test images", text, svg.answer_bars(pictures, names, notes, data.classes, bars)
+
+
+def _light(images: NDArray[Any]) -> NDArray[np.float32]:
+    """Values in [0, 1], to be seen."""
+    if images.dtype == np.uint8:
+        return np.asarray(images / 255, dtype=np.float32)
+    low, high = np.quantile(images, (0.01, 0.99))
+    return np.asarray(((images - low) / max(high - low, 1e-9)).clip(0, 1), dtype=np.float32)
+
+
+# --- an answer for each pixel -----------------------------------------------------------------------------------------
+
+
+def _masks(opened: Opened) -> Shown:
+    _, data, _ = next(iter(opened.values()))
+    assert isinstance(data, Scenes)
+    indices = _some_test_images(data, 3)
+    lines, names = [], []
+    found: dict[str, list[tuple[NDArray[np.bool_], str]]] = {label: [] for label in opened}
+    for i in indices:
+        margin = max(config.net.margin for config, _, _ in opened.values())
+        rows, columns = _fullest(data.labels[i], WINDOW + 2 * margin)
+        image, label = data.images[i][:, rows, columns], data.labels[i][rows, columns]
+        middle = inside(label, margin)
+        lines.append((np.moveaxis(inside_image(image, margin), 0, 2), middle > 0))
+        names.append(data.names[i])
+        for name, (config, own, net) in opened.items():
+            run = runner(for_whole_images(config, net), CPU)
+            seen = scaling_of(own)(image)
+            turns = []
+            for quarter in range(4):
+                view = np.ascontiguousarray(np.rot90(seen, -quarter, (1, 2)))
+                turns.append(np.rot90(object_map(run, view, config.net.margin, config.net.unet), quarter))
+            extra = margin - config.net.margin
+            turns = [inside(mask, extra) for mask in turns]
+            moved = max(float(np.abs(mask - turns[0]).max()) for mask in turns)
+            note = f"Dice {segmentation.dice(turns[0] >= 0.5, middle):.3f}\nturned: {moved:.3f}"
+            found[name].append((turns[0] >= 0.5, note))
+    text = (
+        "The part of a test image with most to find, its mask, and the masks of the networks: green is right, red is "
+        'found and not there, blue is there and not found. "Turned" is the largest change of a pixel\'s probability '
+        "when the image is turned by quarter turns and the mask turned back: where it is 0, masks turn along."
+    )
+    return "Masks over test images", text, svg.overlays(lines, names, found)
+
+
+def inside_image(image: NDArray[Any], margin: int) -> NDArray[Any]:
+    return np.stack([inside(channel, margin) for channel in image])
+
+
+def _fullest(labels: NDArray[Any], side: int) -> tuple[slice, slice]:
+    """The square of that side, on a coarse grid, with most pixels of objects."""
+    height, width = labels.shape
+    side_y, side_x = min(side, height), min(side, width)
+    sums = np.pad((labels > 0).cumsum(0).cumsum(1), ((1, 0), (1, 0)))
+    tops = np.unique(np.linspace(0, height - side_y, 12).astype(int))
+    lefts = np.unique(np.linspace(0, width - side_x, 12).astype(int))
+    best = max(
+        ((top, left) for top in tops for left in lefts),
+        key=lambda at: (
+            sums[at[0] + side_y, at[1] + side_x] - sums[at[0], at[1] + side_x] - sums[at[0] + side_y, at[1]] + sums[at]
+        ),
+    )
+    return slice(best[0], best[0] + side_y), slice(best[1], best[1] + side_x)
+
+
+# --- filters ----------------------------------------------------------------------------------------------------------
+
+
+def _filters(opened: Opened) -> list[Shown]:
+    figures = []
+    for label, (config, _, net) in opened.items():
+        weight = dict(net.named_parameters()).get("conv1.weight")
+        if weight is None or weight.dim() != 4 or config.net.group is None:
+            continue
+        group = qt.named(config.net.group)
+        some = weight.detach()[:16, :1]
+        turns = [qt.act(some, group, group.inverse[h])[:, 0] for h in range(group.order)]
+        picture = svg.filters(torch.stack(turns, dim=1).double().numpy(), "")
+        text = f"The first layer: a column for each learnt filter, a line for each of its {group.order} orientations."
+        figures.append((f"Learnt filters of {label}", text, picture))
+    return figures
+
+
+FIGURES: dict[str, tuple[Callable[[Opened], Shown], ...]] = {
+    "classes": (_sensitivity, _examples),
+    "answers": (_sensitivity, _answers),
+    "pixels": (_masks,),
+    "instances": (_masks,),
+}

@@ -1,0 +1,129 @@
+"""A report of the finished runs below a directory: one HTML page that needs nothing else, and Markdown."""
+
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+from jinja2 import Environment
+
+from quarterturn import QuarterturnError
+from quarterturn_lab.errors import LabError, RunError
+from quarterturn_lab.evaluation.tasks import TASKS
+from quarterturn_lab.files import write_atomically
+from quarterturn_lab.report import svg, table
+from quarterturn_lab.report.figures import Shown, figures_of
+from quarterturn_lab.runs import run_directory
+from quarterturn_lab.settings.config import read
+from quarterturn_lab.settings.experiments import EXPERIMENTS
+
+PARTS = {"valid": "validation", "test": "test"}  # the one that a run scores on its way
+SHOWN = 3  # networks in the figures that run them: the baseline and the first equivariant ones
+
+
+@dataclass
+class Section:
+    """What the page says of one experiment. Figures are SVG, with a heading and a sentence."""
+
+    name: str
+    about: str
+    header: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    markdown: str
+    facts: list[tuple[str, str]]
+    figures: list[Shown] = field(default_factory=list)
+    missing: str = ""
+
+
+def report(root: Path, output: Path | None = None, data_folder: str | None = None) -> Path:
+    """Write report.html, report.md and a CSV for each experiment; the path of the page."""
+    found = run_directory.finished(root)
+    if not found:
+        raise RunError(
+            f"no finished runs below {root}: train some first, with `quarterturn train` or `quarterturn table`"
+        )
+    output = output or root
+    output.mkdir(parents=True, exist_ok=True)
+    names = sorted({run_directory.summary(path)["experiment"] for path in found}, key=list(EXPERIMENTS).index)
+    sections = [section(root, name, data_folder) for name in names]
+    page = Environment(autoescape=True).from_string((files(__package__) / "templates/report.html").read_text())
+    write_atomically(output / "report.html", page.render(sections=sections, runs=len(found)))
+    write_atomically(output / "report.md", "\n".join(f"# {s.name}\n\n{s.about}\n\n{s.markdown}" for s in sections))
+    for name in names:
+        write_atomically(output / f"{name}.csv", table.as_csv(table.lines_of(root, name)))
+    return output / "report.html"
+
+
+def section(root: Path, experiment: str, data_folder: str | None) -> Section:
+    """The tables and figures of one experiment."""
+    lines = table.lines_of(root, experiment)
+    paths = table.collect(root, experiment)
+    first = next(iter(paths.values()))[0]
+    made = Section(
+        experiment,
+        EXPERIMENTS[experiment].about,
+        *_head_and_rows(lines),
+        table.markdown(lines),
+        _facts(first),
+    )
+    made.figures += _curves(paths)
+    chosen = _chosen(paths)
+    try:
+        opened = {label: run_directory.opened(path, data_folder) for label, path in chosen.items()}
+    except (LabError, QuarterturnError) as error:
+        made.missing = f"The figures that run the networks are missing, because the data could not be read: {error}"
+        return made
+    made.figures += figures_of(opened)
+    return made
+
+
+def _head_and_rows(lines: list[table.Line]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    header, *rows = table.shown(lines)
+    return header, rows
+
+
+def _facts(path: Path) -> list[tuple[str, str]]:
+    summary, config = run_directory.summary(path), read((path / "config.json").read_text())
+    seen = f"each seen {config.epochs} times"
+    if summary["presentations"] != summary["train_images"] * config.epochs:
+        seen = f"{config.tiles} tiles of each in each of {config.epochs} epochs"
+    return [
+        ("training images", f"{summary['train_images']:,}, {seen}"),
+        ("test images", f"{summary['test_images']:,}"),
+        ("input", f"{config.net.channels} x {config.net.side} x {config.net.side}"),
+        (
+            "learning rate",
+            f"Adam {config.lr:g}, tenfold lower at {', '.join(f'{d:.0%}' for d in config.drops)} of the run",
+        ),
+        ("dropout, weight decay", f"{config.net.dropout:g}, {config.weight_decay:g}"),
+        ("precision", config.precision),
+    ]
+
+
+def _chosen(paths: dict[str, list[Path]]) -> dict[str, Path]:
+    """The baseline and the first rows with pathways, each by its first seed."""
+    grouped = [label for label, found in paths.items() if run_directory.summary(found[0])["group"]]
+    labels = (["baseline"] if "baseline" in paths else []) + grouped
+    return {label: paths[label][0] for label in (labels or list(paths))[:SHOWN]}
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def _curves(paths: dict[str, list[Path]]) -> list[Shown]:
+    figures = []
+    task = TASKS[run_directory.summary(next(iter(paths.values()))[0])["task"]]
+    scored = [(f"{part}_{task.score}", f"{name} {task.name}") for part, name in PARTS.items()]
+    for key, title in (("train_loss", "training loss (warped images)"), *scored):
+        series = {}
+        for label, found in paths.items():
+            records = [{r["epoch"]: r[key] for r in run_directory.records(path) if key in r} for path in found]
+            epochs = sorted(set.intersection(*(set(record) for record in records)))
+            if epochs:
+                values = np.array([[record[epoch] for epoch in epochs] for record in records])
+                series[label] = (np.array(epochs, float), values.mean(0), values.min(0), values.max(0))
+        if series:
+            figures.append(
+                (title[0].upper() + title[1:], "Mean over seeds; the band is the range.", svg.curves(series, ""))
+            )
+    return figures

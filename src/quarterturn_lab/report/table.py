@@ -1,0 +1,185 @@
+"""The table of an experiment, from its finished runs alone: as Markdown, as CSV, for the report and the terminal."""
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quarterturn_lab.evaluation.statistics import mean_sd, paired_t_test, sign_flip_test
+from quarterturn_lab.evaluation.tasks import TASKS, Task
+from quarterturn_lab.runs import run_directory
+from quarterturn_lab.settings.experiments import EXPERIMENTS, Printed
+from quarterturn_lab.settings.networks import ROWS
+
+Summaries = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of a table: figures as (mean, standard deviation or None), over the seeds."""
+
+    label: str
+    seeds: tuple[int, ...]
+    parameters: int
+    task: str
+    test: tuple[float, float | None]
+    second: tuple[float, float | None] | None
+    turned: tuple[float, float | None] | None  # with the answers to four turns of the image averaged
+    train: tuple[float, float | None]
+    cpu: tuple[float, float | None]
+    paper: Printed | None
+    difference: tuple[float, float | None] | None  # paired with the baseline, seed by seed
+    pairs: int
+    p_t: float | None
+    p_flip: float | None
+
+
+def collect(root: Path, experiment: str) -> dict[str, list[Path]]:
+    """Finished runs of an experiment by the name of their row's folder; in the order of the rows' list."""
+    found: dict[str, list[Path]] = {}
+    for path in run_directory.finished(root):
+        if run_directory.summary(path)["experiment"] == experiment:
+            found.setdefault(path.parent.name, []).append(path)
+    order = list(EXPERIMENTS[experiment].rows) + list(ROWS)
+    rank = {label: i for i, label in reversed(list(enumerate(order)))}
+    return dict(sorted(found.items(), key=lambda item: (rank.get(item[0], len(order)), item[0])))
+
+
+def lines_of(root: Path, experiment: str) -> list[Line]:
+    """The table, with paired comparisons against the row "baseline" where both have a seed."""
+    found = {
+        label: [run_directory.summary(path) for path in paths] for label, paths in collect(root, experiment).items()
+    }
+    return [_line(label, own, found.get("baseline", []), experiment) for label, own in found.items()]
+
+
+def _line(label: str, own: Summaries, baseline: Summaries, experiment: str) -> Line:
+    own = sorted(own, key=lambda summary: summary["seed"])
+    task = TASKS[EXPERIMENTS[experiment].task]
+    reference = {summary["seed"]: summary["test"][task.score] for summary in baseline}
+    gaps = [s["test"][task.score] - reference[s["seed"]] for s in own if s["seed"] in reference]
+    paired = gaps if label != "baseline" else []
+
+    def over_seeds(*path: str) -> tuple[float, float | None]:
+        values = []
+        for summary in own:
+            value: Any = summary
+            for name in path:
+                value = value[name]
+            values.append(value)
+        return mean_sd(values)
+
+    return Line(
+        label=label,
+        seeds=tuple(summary["seed"] for summary in own),
+        parameters=own[0]["parameters"],
+        task=EXPERIMENTS[experiment].task,
+        test=over_seeds("test", task.score),
+        second=over_seeds("test", task.second) if task.second else None,
+        turned=over_seeds("test_4_turns", task.score) if all("test_4_turns" in summary for summary in own) else None,
+        train=over_seeds("train", task.score),
+        cpu=over_seeds("cpu_seconds"),
+        paper=_printed(own[0], experiment),
+        difference=mean_sd(paired) if paired else None,
+        pairs=len(paired),
+        p_t=paired_t_test(paired) if paired else None,
+        p_flip=sign_flip_test(paired) if len(paired) > 1 else None,
+    )
+
+
+def _printed(summary: dict[str, Any], experiment: str) -> Printed | None:
+    """The paper's line for a row, whichever way it rotates; none for another group than the paper's."""
+    same_group = summary["group"] == ROWS[summary["row"]].get("group")
+    return EXPERIMENTS[experiment].paper.get(summary["row"]) if same_group and not summary.get("factory") else None
+
+
+def header(task: Task) -> tuple[str, ...]:
+    """The names of the columns."""
+    return (
+        "row",
+        "n",
+        "parameters",
+        f"test {task.short}",
+        task.second_name,
+        "4 turns averaged",
+        f"train {task.short}",
+        "CPU s",
+        "against baseline",
+        "p (t)",
+        "p (signs)",
+        "paper: test",
+    )
+
+
+NOTES = (
+    "± is the sample standard deviation over n seeds, and a figure without it "
+    'is one run. "4 turns averaged": the mean answer to the image turned by 0, 90, 180 and 270 degrees, not retrained. '
+    '"Against baseline" is paired seed by seed; p by Student\'s t, and exactly by flipping signs.'
+)
+PAPER_NOTE = "The paper's figures are for its full data and its full network."
+
+
+def plus_minus(value: tuple[float, float | None] | None, digits: int, sign: str = "") -> str:
+    if value is None:
+        return ""
+    mean, sd = value
+    return f"{mean:{sign}.{digits}f}" + (f" ± {sd:.{digits}f}" if sd is not None else "")
+
+
+def cells(line: Line) -> tuple[str, ...]:
+    """The line as text."""
+    task = TASKS[line.task]
+    second = line.second
+    if second is not None:
+        factor = task.second_factor
+        second = (factor * second[0], None if second[1] is None else factor * second[1])
+    return (
+        line.label,
+        str(len(line.seeds)),
+        f"{line.parameters:,}",
+        plus_minus(line.test, task.digits),
+        plus_minus(second, 1 if task.second_factor > 1 else task.digits),
+        plus_minus(line.turned, task.digits),
+        plus_minus(line.train, task.digits),
+        plus_minus(line.cpu, 0),
+        plus_minus(line.difference, task.digits, "+"),
+        "" if line.p_t is None else f"{line.p_t:.2g}",
+        "" if line.p_flip is None else f"{line.p_flip:.2g}",
+        plus_minus(line.paper.test, task.digits) if line.paper else "",
+    )
+
+
+def shown(lines: list[Line]) -> list[tuple[str, ...]]:
+    """Header and lines as text, without the columns that are empty."""
+    names = header(TASKS[lines[0].task])
+    rows = [cells(line) for line in lines]
+    used = [i for i in range(len(names)) if any(row[i] for row in rows)]
+    return [tuple(row[i] for i in used) for row in (names, *rows)]
+
+
+def markdown(lines: list[Line]) -> str:
+    first, *texts = shown(lines)
+    rows = [first, ("---",) * len(first), *texts]
+    task = TASKS[lines[0].task]
+    meaning = f"{task.short}{'' if task.short == task.name else f' is {task.name}'}: {task.better} is better"
+    note = f"{meaning}; {NOTES}" + (" " + PAPER_NOTE if any(line.paper for line in lines) else "")
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows) + f"\n\n{note}\n"
+
+
+def as_csv(lines: list[Line]) -> str:
+    """All figures with all their digits."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    pairs = ("test", "second", "turned", "train", "cpu", "difference")
+    columns = {"second": TASKS[lines[0].task].second or "second"}
+    names = [f"{columns.get(name, name)}_{part}" for name in pairs for part in ("mean", "sd")]
+    writer.writerow(["row", "n", "seeds", "parameters", *names, "p_t", "p_flip", "paper_test", "paper_train"])
+    for line in lines:
+        figures: list[object] = []
+        for name in pairs:
+            figures += list(getattr(line, name) or (None, None))
+        paper = (line.paper.test[0], line.paper.train[0]) if line.paper else (None, None)
+        seeds = " ".join(map(str, line.seeds))
+        writer.writerow([line.label, len(line.seeds), seeds, line.parameters, *figures, line.p_t, line.p_flip, *paper])
+    return buffer.getvalue()

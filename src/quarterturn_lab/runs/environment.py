@@ -1,0 +1,65 @@
+"""What a run ran on."""
+
+import functools
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from quarterturn_lab.data.dataset import Data
+from quarterturn_lab.settings.config import Config
+
+CPUINFO = Path("/proc/cpuinfo")
+# On some processors with AMX, torch 2.13's products in bf16 end the process with an illegal instruction; without AMX
+# they run.
+WITHOUT_AMX = ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+PRODUCT = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); torch.nn.functional.linear(x, x, x[0])"
+
+
+def environment(config: Config, data: Data, device: torch.device) -> dict[str, Any]:
+    """What the run ran on, and the numbers that follow from its settings."""
+    return {
+        "quarterturn": version("quarterturn"),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": str(device) if device.type == "cpu" else torch.cuda.get_device_name(device),
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "threads": config.threads,
+        "batch_images": config.batch_images,
+        "batch_pathways": config.batch_images * config.net.pathways,
+        "classes": list(data.classes),
+        "data": data.fingerprint,
+        "skipped": list(data.bad),
+    }
+
+
+def processor() -> str:
+    """The name of this machine's processor, as far as the system tells."""
+    try:
+        lines = CPUINFO.read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+@functools.cache
+def bf16_fault() -> str | None:
+    """What is wrong with torch's products in bf16 here, and what to do; None where they run.
+
+    They are tried in a process of their own, and only where the processor has the instructions that may fail.
+    """
+    try:
+        if "amx_bf16" not in CPUINFO.read_text():
+            return None
+    except OSError:
+        return None
+    if subprocess.run([sys.executable, "-c", PRODUCT], capture_output=True, check=False).returncode >= 0:
+        return None
+    return f"torch's products in bf16 crash on this processor: set {'='.join(WITHOUT_AMX)} before starting"

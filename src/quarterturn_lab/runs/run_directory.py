@@ -1,0 +1,130 @@
+"""Run directories: where a run goes, who holds it, and what is read from it afterwards.
+
+config.json  environment.json  metrics.jsonl  checkpoint.pt  model.safetensors  model.json  summary.json
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+from torch import nn
+
+from quarterturn_lab.data.dataset import Data
+from quarterturn_lab.errors import ConfigError, RunError
+from quarterturn_lab.files import no_space
+from quarterturn_lab.runs import model_card
+from quarterturn_lab.runs.loading import load
+from quarterturn_lab.runs.network import net_for
+from quarterturn_lab.settings.config import Config, difference, read
+from quarterturn_lab.settings.networks import ROWS
+
+
+def directory_of(config: Config, root: Path) -> Path:
+    """Where a run goes: root/experiment/row, what differs from the row's own, seed."""
+    row = config.row
+    if config.net.group and config.net.group != ROWS[config.row].get("group"):
+        row += f"-{config.net.group}"
+    if config.net.group and config.rotate != "maps":
+        row += f"-{config.rotate}"
+    if config.factory:
+        row = config.factory.replace(":", ".")
+    return root / config.experiment / row / f"seed{config.seed}"
+
+
+def check_config(config: Config, directory: Path) -> None:
+    """Refuse to go on with other settings than the run was started with."""
+    path = directory / "config.json"
+    if not path.exists():
+        return
+    changed = difference(read(path.read_text()), config)
+    if changed:
+        raise ConfigError(
+            f"{directory} holds a run with other settings ({'; '.join(changed)}): give the same settings, another "
+            "--runs-dir or --seed, or remove the directory"
+        )
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the run directory; it is free again when the process ends, however it ends."""
+    import fcntl
+
+    with (directory / "lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            holder = file.read().strip() or "unknown"
+            raise RunError(
+                f"{directory} is being written by another process (number {holder}): wait for it, or give another "
+                "--runs-dir or --seed"
+            ) from None
+        with no_space(str(directory / "lock")):
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+        yield
+
+
+def summary(directory: Path) -> dict[str, Any]:
+    """The summary of a finished run."""
+    path = directory / "summary.json"
+    if not path.exists():
+        state = "is not finished" if (directory / "config.json").exists() else "holds no run"
+        raise RunError(f"{directory} {state}: there is no summary.json; start or resume it with `quarterturn train`")
+    return json.loads(path.read_text())
+
+
+def records(directory: Path) -> list[dict[str, Any]]:
+    """The records of the epochs; a line that was cut off by a kill is left out."""
+    path = directory / "metrics.jsonl"
+    found = []
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return found
+
+
+def opened(directory: Path, data_folder: str | None = None) -> tuple[Config, Data, nn.Module]:
+    """A finished run with its data and its trained network."""
+    config = config_of(directory)
+    if data_folder:
+        config = config.model_copy(update={"data": data_folder})
+    data = load(config)
+    return config, data, trained(directory, config, data.classes)
+
+
+def config_of(directory: Path) -> Config:
+    """The settings of a finished run."""
+    summary(directory)
+    return read((directory / "config.json").read_text())
+
+
+def trained(directory: Path, config: Config, classes: tuple[str, ...]) -> nn.Module:
+    """The trained network of a finished run, without its data."""
+    net = net_for(config, classes)
+    try:
+        net.load_state_dict(load_file(directory / "model.safetensors"))
+    except RuntimeError as error:
+        raise ConfigError(f"{directory}: the weights do not fit config.json: {str(error).splitlines()[0]}") from None
+    return net.eval()
+
+
+def known(directory: Path) -> model_card.Facts:
+    """What is to be known of the network of a finished run."""
+    summary(directory)
+    path = directory / "model.json"
+    if not path.exists():
+        raise RunError(f"{directory} has no model.json: it was trained by an older version; train it again")
+    return model_card.read(path.read_text(), path)
+
+
+def finished(root: Path) -> list[Path]:
+    """The directories of all finished runs below a directory, or that directory itself."""
+    return sorted(path.parent for path in root.rglob("summary.json"))

@@ -1,0 +1,252 @@
+"""The experiments as data: a baseline, where its images come from, how it is trained, what the paper measured."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from quarterturn_lab.errors import ConfigError, unknown
+from quarterturn_lab.settings.networks import BUILDINGS, GALAXIES, NUCLEI, PLANKTON, ROWS, Net, edited, restaged
+
+POOLING = ("pool-mean", "pool-rms", "pool-max", "mean-relu", "rms-relu", "max-relu")
+CONTROLS = ("baseline-linear", "baseline-half-linear")
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A line of the paper's tables: size as printed, and train and test figures with their standard deviations."""
+
+    size: str
+    train: tuple[float, float]
+    test: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A data set with its baseline and settings. `rows` are those of `quarterturn table`."""
+
+    about: str
+    baseline: Net
+    loader: str
+    rows: tuple[str, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
+    paper: dict[str, Printed] = field(default_factory=dict)
+    task: str = "classes"
+
+
+# Tables 2, 3 and 4.
+PAPER_PLANKTON = {
+    "baseline": Printed("2.84M", (0.4064, 0.0044), (0.7035, 0.0039)),
+    "baseline-half": Printed("0.82M", (0.5770, 0.0059), (0.7462, 0.0035)),
+    "pool-mean": Printed("2.84M", (0.4990, 0.0115), (0.6781, 0.0041)),
+    "pool-rms": Printed("2.84M", (0.5441, 0.0076), (0.7042, 0.0035)),
+    "pool-max": Printed("2.84M", (0.5385, 0.0127), (0.7048, 0.0057)),
+    "mean-relu": Printed("2.84M", (0.5376, 0.0125), (0.6982, 0.0062)),
+    "rms-relu": Printed("2.84M", (0.5372, 0.0068), (0.6935, 0.0027)),
+    "max-relu": Printed("2.84M", (0.5686, 0.0075), (0.7085, 0.0040)),
+    "roll-all-quarter": Printed("0.95M", (0.5007, 0.0087), (0.6961, 0.0052)),
+    "roll-dense-half": Printed("2.28M", (0.4868, 0.0106), (0.6764, 0.0041)),
+}
+PAPER_GALAXIES = {
+    "baseline": Printed("14.57M", (0.08161, 0.00021), (0.08343, 0.00019)),
+    "baseline-half": Printed("4.75M", (0.08607, 0.00031), (0.08710, 0.00025)),
+    "pool-mean": Printed("14.57M", (0.08023, 0.00017), (0.08214, 0.00010)),
+    "roll-all-quarter": Printed("6.84M", (0.08078, 0.00024), (0.08261, 0.00017)),
+    "roll-dense-half": Printed("14.57M", (0.08013, 0.00016), (0.08200, 0.00009)),
+}
+PAPER_BUILDINGS = {
+    "baseline": Printed("583k", (0.9774, 0.0005), (0.9714, 0.0005)),
+    "baseline-half": Printed("151k", (0.9711, 0.0014), (0.9643, 0.0011)),
+    "pool-mean": Printed("583k", (0.9806, 0.0012), (0.9722, 0.0005)),
+    "roll-all-quarter": Printed("158k", (0.9773, 0.0011), (0.9676, 0.0008)),
+    "roll-all-half": Printed("598k", (0.9824, 0.0009), (0.9742, 0.0006)),
+}
+
+# The small network of the pilot study: it fits a CPU.
+SMALL = Net(channels=1, side=31, stages=((16, 16), (32, 32), (64, 64)), hidden=(256, 256), outputs=121, dropout=0.2)
+PLANKTON_WARPS = {"shift": 10 / 95, "zoom": 1.6, "shear": 20.0, "stretch": 1.3, "flip": True}
+
+# Those of the author's galaxies network; shifts are by 4 of 424 pixels, a pixel of the 64.
+GALAXY_WARPS = {"shift": 1 / 64, "zoom": 1.3, "flip": True, "colour": 0.5, "border": "reflection"}
+GALAXY_ROWS = ("baseline", "baseline-half", *CONTROLS, "pool-mean", "roll-all-quarter", "roll-dense-half")
+DIGITS: dict[str, Any] = {"batch": 64, "divide_batch": False, "drops": (0.75, 0.92), "eval_points": 1} | {
+    "augment": {"rotate": 360.0, "flip": False}
+}
+AERIAL = {"eval_points": 4, "eval_train": 4, "augment": {"flip": True, "border": "reflection"}}
+AERIAL_ROWS = ("baseline", "baseline-half", "pool-mean", "roll-all-quarter", "roll-all-half")
+
+EXPERIMENTS: dict[str, Experiment] = {
+    "synthetic": Experiment(
+        "organism-like shapes made from a seed; needs no files and trains in a minute",
+        replace(SMALL, side=29, stages=((8, 8), (16, 16), (32, 32)), hidden=(128, 128), outputs=10),
+        "synthetic",
+        ("baseline", "baseline-linear", "baseline-half", "pool-mean", "roll-all-quarter", "roll-dense-half"),
+        {"epochs": 12, "batch": 32, "divide_batch": False, "drops": (0.75, 0.92)}
+        | {"augment": {"shift": 0.06, "zoom": 1.15, "flip": False}},
+    ),
+    "plankton": Experiment(
+        "the paper's plankton network, 95 x 95, all training images: days on a CPU",
+        PLANKTON,
+        "plankton",
+        ("baseline", "baseline-half", *CONTROLS, *POOLING, "roll-all-quarter", "roll-dense-half"),
+        {"epochs": 250, "weight_decay": 5e-4, "invert": True, "augment": PLANKTON_WARPS},
+        PAPER_PLANKTON,
+    ),
+    "plankton-small": Experiment(
+        "plankton at 31 x 31 on 2,000 training images: the paper's comparisons in CPU minutes",
+        SMALL,
+        "plankton-parts",
+        ("baseline", "baseline-half", *CONTROLS, "pool-mean", "roll-all-quarter", "roll-dense-half"),
+        {"epochs": 40, "batch": 32, "divide_batch": False, "drops": (0.75, 0.92), "train_size": 2000}
+        | {"invert": True, "longest": 28, "augment": {"shift": 0.08, "zoom": 1.3, "flip": True}},
+        PAPER_PLANKTON,
+    ),
+    "plankton-31": Experiment(
+        "plankton at 31 x 31 on all training images: CPU hours",
+        SMALL,
+        "plankton-parts",
+        ("baseline", "baseline-half", *CONTROLS, "pool-mean", "roll-all-quarter", "roll-dense-half"),
+        {"epochs": 10, "batch": 32, "divide_batch": False, "drops": (0.75, 0.92)}
+        | {"invert": True, "longest": 28, "augment": {"shift": 0.08, "zoom": 1.3, "flip": True}},
+        PAPER_PLANKTON,
+    ),
+    "mnist-rot": Experiment(
+        "rotated MNIST, 12,000 training images, made from the idx files with a seed",
+        replace(SMALL, side=28, outputs=10),
+        "mnist-rot",
+        ("baseline", "baseline-linear", "baseline-half", "pool-mean", "roll-all-quarter", "roll-dense-half"),
+        {"epochs": 10, "batch": 64, "divide_batch": False, "augment": {"rotate": 360.0, "flip": False}},
+    ),
+    "mnist-rot-7": Experiment(
+        "rotated MNIST for networks of seven convolutions, without augmentation, as published",
+        replace(SMALL, side=28, outputs=10),
+        "mnist-rot",
+        ("baseline",),
+        {"epochs": 40, "batch": 64, "divide_batch": False, "drops": (0.75, 0.92)}
+        | {"eval_points": 1, "augment": {"rotate": 0.0, "flip": False}},  # there is no validation part to watch
+    ),
+    "mnist-rot-choice": Experiment(
+        "rotated MNIST without its test images, to choose a network on 2,000 of the training images",
+        replace(SMALL, side=28, outputs=10),
+        "mnist-rot-held",
+        ("baseline",),
+        {"epochs": 12, **DIGITS},
+    ),
+    "mnist-rot-best": Experiment(
+        "rotated MNIST for the network that was chosen, with turned training images",
+        replace(SMALL, side=28, outputs=10),
+        "mnist-rot",
+        ("baseline",),
+        {"epochs": 32, "score_turns": False, **DIGITS},  # its answer is averaged over angles already
+    ),
+    "folder": Experiment(
+        "any folder of class folders of images",
+        replace(SMALL, channels=3, side=63),
+        "folder",
+        ("baseline", "baseline-linear", "pool-mean", "roll-all-quarter", "roll-dense-half"),
+        {"epochs": 40, "batch": 64, "divide_batch": False, "augment": {"shift": 0.08, "zoom": 1.3, "flip": True}},
+    ),
+    "galaxies": Experiment(
+        "the paper's galaxies network, 64 x 64, all training images: days on a CPU",
+        GALAXIES,
+        "galaxies",
+        GALAXY_ROWS,
+        {"epochs": 100, "longest": 106, "augment": GALAXY_WARPS},
+        PAPER_GALAXIES,
+        "answers",
+    ),
+    "galaxies-small": Experiment(
+        "galaxies at 33 x 33, a small network: CPU minutes on a few thousand images",
+        replace(SMALL, channels=3, side=33, outputs=37, output="sigmoid"),
+        "galaxies",
+        GALAXY_ROWS,
+        {"epochs": 20, "batch": 32, "divide_batch": False, "drops": (0.75, 0.92), "longest": 53}
+        | {"augment": GALAXY_WARPS},
+        PAPER_GALAXIES,
+        "answers",
+    ),
+    "buildings": Experiment(
+        "the paper's aerial images network on 80 x 80 tiles: days on a CPU",
+        BUILDINGS,
+        "aerial",
+        AERIAL_ROWS,
+        {"epochs": 40, "tiles": 256, **AERIAL},
+        PAPER_BUILDINGS,
+        "pixels",
+    ),
+    "roads": Experiment(
+        "the paper's aerial images network on the sister set, roads: days on a CPU",
+        BUILDINGS,
+        "aerial",
+        AERIAL_ROWS,
+        {"epochs": 40, "tiles": 32, **AERIAL},
+        {},
+        "pixels",
+    ),
+    "roads-small": Experiment(
+        "roads or buildings with a quarter of the filters and 32 tiles of each image: CPU minutes on a few images",
+        replace(BUILDINGS, stages=((8,) * 5 + (16,) * 5,), hidden=(64,)),
+        "aerial",
+        AERIAL_ROWS,
+        {"epochs": 20, "tiles": 32, "batch": 16, "divide_batch": False, **AERIAL},
+        {},
+        "pixels",
+    ),
+    "nuclei": Experiment(
+        "a small U-Net on microscopy images: which pixels belong to a nucleus",
+        NUCLEI,
+        "nuclei",
+        ("baseline", "baseline-half", "baseline-linear", "pool-mean", "roll-all-quarter", "roll-all-half"),
+        {"epochs": 20, "batch": 16, "divide_batch": False, "eval_points": 4, "eval_train": 50}
+        | {"augment": {"zoom": 1.2, "border": "reflection"}},
+        {},
+        "instances",
+    ),
+}
+
+NET_OPTIONS = ("side", "channels", "outputs", "dropout", "group", "pool_at", "relu_after", "output")
+AUGMENT_OPTIONS = {"turn": "rotate", "shift": "shift", "zoom": "zoom", "shear": "shear", "stretch": "stretch"} | {
+    "flip": "flip",
+    "colour": "colour",
+    "border": "border",
+}
+
+
+def experiment_of(name: str) -> Experiment:
+    """The experiment of that name; an unknown name raises with the nearest valid ones."""
+    if name not in EXPERIMENTS:
+        raise unknown("experiment", name, EXPERIMENTS)
+    return EXPERIMENTS[name]
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Experiment and row of a name such as plankton/roll-all-quarter."""
+    experiment, slash, row = name.partition("/")
+    experiment_of(experiment)
+    if not slash:
+        raise ConfigError(f"{name!r} names no row: write {name}/baseline or {name}/roll-all-quarter, say")
+    if row not in ROWS:
+        raise unknown("row", row, ROWS)
+    return experiment, row
+
+
+def settings_of(name: str, row: str, **options: Any) -> dict[str, Any]:
+    """All settings of a run, for `config.checked`: the experiment's, the row's, then the options that are not None."""
+    experiment = experiment_of(name)
+    given = {key: value for key, value in options.items() if value is not None}
+    changes = {key: given.pop(key) for key in NET_OPTIONS if key in given}
+    baseline = restaged(experiment.baseline, given.pop("stages")) if "stages" in given else experiment.baseline
+    warps = {AUGMENT_OPTIONS[key]: given.pop(key) for key in list(AUGMENT_OPTIONS) if key in given}
+    if "group" in changes:
+        from quarterturn.groups import named
+
+        changes["group"] = named(changes["group"]).name
+        if edited(baseline, row).group is None:
+            raise ConfigError(f"{row} is a plain network, it has no group: take pool-mean or roll-all-quarter, say")
+    augment = {**experiment.settings.get("augment", {}), **warps}
+    settings = {**experiment.settings, **given, "augment": augment}
+    return {
+        "experiment": name,
+        "row": row,
+        "loader": experiment.loader,
+        "net": edited(baseline, row, **changes),
+        **settings,
+    }

@@ -1,0 +1,238 @@
+"""What the records of a study say: figures of each entry, paired differences, and sentences that follow from them."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from quarterturn_lab.evaluation.statistics import mean_sd, paired_interval, paired_t_test, sign_flip_test
+from quarterturn_lab.studies.definition import TURNED, Entry, Question, Study, Takeaway
+from quarterturn_lab.studies.records import Records
+
+Verdict = Literal["better", "worse", "open", "one seed", "not run"]
+UNITS = {"cross_entropy": ("cross-entropy", "", 3), "error": ("error", " points", 2)}  # name, unit, digits
+
+OTHER: dict[str, Literal["cross_entropy", "error"]] = {"cross_entropy": "error", "error": "cross_entropy"}
+ENOUGH = 3  # seeds: with fewer, a control is not preferred to others that have them
+PAST = 1.1  # times its lowest validation cross-entropy: trained past its best probabilities
+
+
+def split(side: str) -> tuple[str, bool]:
+    """Label, and whether turns are averaged."""
+    return side.removesuffix(TURNED), side.endswith(TURNED)
+
+
+def shown(side: str) -> str:
+    """
+    >>> shown("baseline@4")
+    '`baseline` with 4 turns averaged'
+    """
+    label, turned = split(side)
+    return f"`{label}`" + (" with 4 turns averaged" if turned else "")
+
+
+def values(study: Study, records: Records, side: str, part: str = "test") -> dict[int, float]:
+    """The study's measure for each seed that has been run and scored so: lower is better."""
+    label, turned = split(side)
+    scored = f"{part}_4_turns" if turned else part
+    found = records.of(study.labels[label])
+    return {seed: value(record[scored], study.measure) for seed, record in found.items() if scored in record}
+
+
+def value(scores: dict[str, Any], measure: str) -> float:
+    """Cross-entropy, or the error in percent."""
+    return float(scores["cross_entropy"] if measure == "cross_entropy" else 100 * (1 - scores["accuracy"]))
+
+
+def position(study: Study, records: Records, side: str) -> float:
+    """Where a side that has been run lies along the picture's axis: the mean over its seeds."""
+    found = records.of(study.labels[split(side)[0]]).values()
+    return mean_sd([record[study.along] for record in found])[0]
+
+
+# --- paired differences -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Gap:
+    """One side minus the other, over the seeds that both have."""
+
+    question: Question
+    differences: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return mean_sd(self.differences)[0]
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        return paired_interval(self.differences) if self.differences else None
+
+    @property
+    def p_values(self) -> tuple[float | None, float | None]:
+        """By Student's t, and exactly by flipping signs."""
+        if len(self.differences) < 2:
+            return None, None
+        return paired_t_test(self.differences), sign_flip_test(self.differences)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Better or worse where the 95 % interval leaves out zero; lower is better."""
+        if not self.differences:
+            return "not run"
+        if self.interval is None:
+            return "one seed"
+        low, high = self.interval
+        return "better" if high < 0 else "worse" if low > 0 else "open"
+
+
+def gap(study: Study, records: Records, question: Question) -> Gap:
+    one, other = (values(study, records, side) for side in (question.one, question.other))
+    return Gap(question, tuple(one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())))
+
+
+def strongest_plain(study: Study, records: Records, who: str) -> str | None:
+    """The plain network, with or without turns averaged, that has the best validation score over the seeds of `who`.
+
+    Only those trained on as many images, and with three seeds in common or as many as any of them has; of all these
+    the scores of the seeds that they share.
+    """
+    own = records.of(study.labels[split(who)[0]])
+    found: dict[str, dict[int, float]] = {}
+    for entry in study.entries:
+        candidates = records.of(entry) if entry.is_plain else {}
+        shared = {s for s in own.keys() & candidates.keys() if "valid_4_turns" in candidates[s]}
+        if shared and all(candidates[s]["train_images"] == own[s]["train_images"] for s in shared):
+            for side in (entry.label, f"{entry.label}{TURNED}"):
+                scores = values(study, records, side, "valid")
+                found[side] = {seed: scores[seed] for seed in shared}
+    enough = min(ENOUGH, max((len(scores) for scores in found.values()), default=0))
+    ranked = {side: scores for side, scores in found.items() if len(scores) >= enough}
+    if not ranked:
+        return None
+    seeds = set.intersection(*(set(scores) for scores in ranked.values()))
+    return min(ranked, key=lambda side: mean_sd([ranked[side][seed] for seed in sorted(seeds)])[0])
+
+
+def cpu_ratio(study: Study, records: Records, one: str, other: str) -> float | None:
+    """CPU seconds of training, one against another, over the seeds that both have."""
+    first, second = (records.of(study.labels[split(side)[0]]) for side in (one, other))
+    shared = first.keys() & second.keys()
+    if not shared:
+        return None
+    return sum(first[s]["cpu_seconds"] for s in shared) / sum(second[s]["cpu_seconds"] for s in shared)
+
+
+# --- sentences --------------------------------------------------------------------------------------------------------
+
+RELATIONS = {
+    "better": "lower than",
+    "worse": "higher than",
+    "open": "not told apart from",
+    "not run": "not set against",
+}
+
+
+def relation(found: Gap) -> str:
+    """One comparison in words: lower is better."""
+    if found.verdict == "one seed":
+        return RELATIONS["better" if found.mean < 0 else "worse"]
+    return RELATIONS[found.verdict]
+
+
+def sentence(study: Study, records: Records, takeaway: Takeaway) -> str:
+    """What a practitioner should take from the figures, as they are; the intervals are in the page's table."""
+    what = f"{takeaway.what[0].upper()}{takeaway.what[1:]}"
+    own = _mean(study, records, takeaway.who)
+    if own is None:
+        return f"{what}: not run yet."
+    strongest = strongest_plain(study, records, takeaway.who)
+    groups: dict[str, list[str]] = {}
+    for side in (*(side for side in takeaway.others if side != strongest), *([strongest] if strongest else ())):
+        found = gap(study, records, Question(takeaway.who, side, ""))
+        notes = [
+            _mean(study, records, side),
+            "one seed, which decides nothing" if found.verdict == "one seed" else None,
+        ]
+        told = f" ({', '.join(note for note in notes if note)})" if any(notes) else ""
+        preferred = ", the plain network here that validation prefers" if side == strongest else ""
+        group = groups.pop(relation(found), [])  # to the end, where the preferred network belongs
+        groups[relation(found)] = [*group, f"{shown(side)}{told}{preferred}"]
+    parts = [f"{how} {listed(sides)}" for how, sides in groups.items()]
+    text = f"{what} gives a {study.judged} {UNITS[study.measure][0]} of {own}: {listed(parts, ', ')}"
+    if strongest is not None:
+        other = replace(study, measure=OTHER[study.measure])
+        found = gap(other, records, Question(takeaway.who, strongest, ""))
+        text += f"; by {study.judged} {UNITS[other.measure][0]} it is {relation(found)} the latter"
+    costs: list[str] = []
+    for label in dict.fromkeys((takeaway.cost_of, *([split(strongest)[0]] if strongest else []))):
+        ratio = cpu_ratio(study, records, takeaway.who, label)
+        costs += [f"{ratio:.1f} times {'those' if costs else 'the CPU seconds'} of `{label}`"] if ratio else []
+    return text + (f"; it takes {listed(costs)}" if costs else "") + "."
+
+
+def _mean(study: Study, records: Records, side: str) -> str | None:
+    found = list(values(study, records, side).values())
+    _, unit, digits = UNITS[study.measure]
+    return f"{mean_sd(found)[0]:.{digits}f}{' %' if unit else ''}" if found else None
+
+
+def listed(parts: list[str], between: str = " ") -> str:
+    """
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    return f"{', '.join(parts[:-1])}{between}and {parts[-1]}" if len(parts) > 1 else parts[0]
+
+
+def asked(study: Study, records: Records) -> list[Question]:
+    """The questions of a study, and each takeaway against the plain network that validation prefers."""
+    questions = list(study.questions)
+    for takeaway in study.takeaways:
+        strongest = strongest_plain(study, records, takeaway.who)
+        if strongest and not any((q.one, q.other) == (takeaway.who, strongest) for q in questions):
+            why = "the plain network here, with or without turns averaged, that validation prefers"
+            questions.append(Question(takeaway.who, strongest, why))
+    return questions
+
+
+def state(records: Records, entry: Entry) -> str:
+    """How many of its runs there are.
+
+    >>> from quarterturn_lab.studies.definition import Entry
+    >>> state(Records({}, {}, {}), Entry("plankton-small", "baseline", 5))
+    '0 of 5'
+    """
+    failed = sum("failed" in records.runs.get((entry.experiment, entry.label, s), {}) for s in range(entry.seeds))
+    return f"{len(records.of(entry))} of {entry.seeds}" + (f", {failed} failed" if failed else "")
+
+
+def absent(study: Study, records: Records) -> list[str]:
+    """A line for each entry of which runs are missing or failed."""
+    lines = []
+    for entry in study.entries:
+        parts = []
+        for seed in range(entry.seeds):
+            record = records.runs.get((entry.experiment, entry.label, seed))
+            if record is not None and "failed" in record:
+                parts.append(f"seed {seed} failed: {record['failed']}")
+        missing = [s for s in range(entry.seeds) if (entry.experiment, entry.label, s) not in records.runs]
+        if missing:
+            parts.append(f"seed{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))} not run")
+        if parts:
+            lines.append(f"`{entry.label}`: {'; '.join(parts)}")
+    return lines
+
+
+def past_best(study: Study, records: Records) -> dict[str, tuple[float, float]]:
+    """Entries whose validation cross-entropy ends well above the lowest on the way: both, as means over seeds."""
+    found: dict[str, tuple[float, float]] = {}
+    for entry in study.entries:
+        keys = [(entry.experiment, entry.label, seed) for seed in records.of(entry)]
+        curves = [
+            [p["valid_cross_entropy"] for p in records.curves.get(k, []) if "valid_cross_entropy" in p] for k in keys
+        ]
+        ends = [(min(curve), curve[-1]) for curve in curves if curve]
+        if ends:
+            lowest, last = (mean_sd(list(numbers))[0] for numbers in zip(*ends, strict=True))
+            if last > PAST * lowest:
+                found[entry.label] = lowest, last
+    return found

@@ -1,0 +1,69 @@
+"""The paper's figures beside ours: what it printed for a row, and whether its order of two rows shows here."""
+
+import math
+
+from quarterturn_lab.evaluation.statistics import t_quantile
+from quarterturn_lab.settings.experiments import EXPERIMENTS, Printed
+from quarterturn_lab.studies.definition import Entry, Question, Study
+from quarterturn_lab.studies.findings import UNITS, Gap, Verdict, shown, split
+
+RUNS = 10  # behind each figure of the paper
+WORDS = {"open": "not told apart"}
+
+
+def printed(entry: Entry) -> Printed | None:
+    """The paper's line for a row with its usual training."""
+    return EXPERIMENTS[entry.experiment].paper.get(entry.row) if not entry.options else None
+
+
+def in_the_paper(study: Study, question: Question) -> tuple[Printed, Printed] | None:
+    """The paper's lines for both sides, where it has both and no turns are averaged."""
+    sides = [split(side) for side in (question.one, question.other)]
+    lines = [None if turned else printed(study.labels[label]) for label, turned in sides]
+    return (lines[0], lines[1]) if lines[0] and lines[1] else None
+
+
+def verdict(one: Printed, other: Printed) -> Verdict:
+    """What the paper's own figures say: Student's interval for the difference of two means of ten runs.
+
+    >>> paper = EXPERIMENTS["plankton"].paper
+    >>> verdict(paper["pool-mean"], paper["baseline"]), verdict(paper["roll-dense-half"], paper["pool-mean"])
+    ('better', 'open')
+    """
+    difference = one.test[0] - other.test[0]
+    reach = t_quantile(2 * RUNS - 2) * math.hypot(one.test[1], other.test[1]) / math.sqrt(RUNS)
+    return "open" if abs(difference) <= reach else "better" if difference < 0 else "worse"
+
+
+def beside(study: Study, question: Question) -> str:
+    """The paper's figures for a comparison: the first, the second, and what they say."""
+    lines = in_the_paper(study, question)
+    if lines is None:
+        return ""
+    return f"{lines[0].test[0]:.4f}, {lines[1].test[0]:.4f}: {_word(verdict(*lines))}"
+
+
+def claims(study: Study, gaps: list[Gap]) -> str:
+    """Which orders of the paper show here and which do not; empty where nothing can be compared."""
+    agree: list[str] = []
+    differ: list[str] = []
+    name, unit, digits = UNITS[study.measure]
+    for found in gaps:
+        lines = in_the_paper(study, found.question)
+        if lines is None or found.interval is None:
+            continue
+        pair = f"{shown(found.question.one)} against {shown(found.question.other)}"
+        there, here = verdict(*lines), found.verdict
+        if there == here:
+            agree.append(f"{pair} ({_word(here)})")
+        else:
+            size = f"{found.mean:+.{digits}f}{unit}"
+            differ.append(f"- {pair}: {_word(there)} in the paper, {_word(here)} here ({size} {study.judged} {name})")
+    if not agree and not differ:
+        return ""
+    text = f"As in the paper: {', '.join(agree)}." if agree else "No order of the paper shows here."
+    return text + ("\n\nOtherwise than in the paper:\n\n" + "\n".join(differ) if differ else " None differs.")
+
+
+def _word(found: Verdict) -> str:
+    return WORDS.get(found, found)

@@ -1,0 +1,1 @@
+"""Training: batches, the loop, one run, many runs."""

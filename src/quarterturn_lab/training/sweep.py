@@ -1,0 +1,107 @@
+"""Many runs: those that are finished are kept, the others run, several at a time, each in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from quarterturn_lab.errors import ConfigError, RunError
+from quarterturn_lab.progress import Bars
+from quarterturn_lab.settings.config import Config, difference, read
+
+Job = tuple[Config, Path]
+FAILED = "failed.txt"  # why a run failed, until it is tried again
+
+# glibc gives large blocks back after each use and pays page faults for them at the next; with these it keeps them.
+ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_": "8000000000"}
+
+
+@dataclass
+class _Running:
+    config: Config
+    directory: Path
+    process: subprocess.Popen[bytes]
+    errors: IO[bytes]
+
+    @property
+    def name(self) -> str:
+        return f"{self.directory.parent.name} seed {self.config.seed}"
+
+
+def sweep(jobs: Sequence[Job], at_once: int, bars: Bars) -> None:
+    """Bring all runs to their end. A run that fails does not stop the others; the error at the end names them all."""
+    for config, directory in jobs:
+        _check(config, directory)
+    waiting = [job for job in jobs if not (job[1] / "summary.json").exists()]
+    kept = len(jobs) - len(waiting)
+    resumed = sum((directory / "checkpoint.pt").exists() for _, directory in waiting)
+    if kept or resumed:
+        bars.say(f"{kept} of {len(jobs)} runs are finished already, {resumed} go on from their checkpoint")
+    running: list[_Running] = []
+    failed: list[str] = []
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                running.append(_start(*waiting.pop(0)))
+            time.sleep(0.2)
+            for run in list(running):
+                code = run.process.poll()
+                _show(run, bars)
+                if code is not None:
+                    running.remove(run)
+                    if code:
+                        failed.append(f"{run.name}: {_message(run, code)}")
+                        bars.say(f"failed: {failed[-1]}")
+                        (run.directory / FAILED).write_text(_message(run, code))
+                    run.errors.close()
+    finally:
+        for run in running:  # after an interrupt: their checkpoints stay
+            run.process.terminate()
+            run.process.wait()
+            run.errors.close()
+    if failed:
+        raise RunError(f"{len(failed)} of {len(jobs)} runs failed; " + "; ".join(failed))
+
+
+def _check(config: Config, directory: Path) -> None:
+    path = directory / "config.json"
+    if path.exists() and (changed := difference(read(path.read_text()), config)):
+        raise ConfigError(
+            f"{directory} holds a run with other settings ({'; '.join(changed)}): give the same settings, another "
+            "--runs-dir, or remove the directory"
+        )
+
+
+def _start(config: Config, directory: Path) -> _Running:
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in ("progress.json", FAILED):  # of a process that was killed, or that failed
+        (directory / name).unlink(missing_ok=True)
+    threads = str(config.threads)
+    variables = {**ALLOCATOR, **os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    errors = tempfile.TemporaryFile()  # noqa: SIM115, closed with the run
+    command = [sys.executable, "-m", "quarterturn_lab.training.worker", str(directory)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors, stdout=errors, env=variables)
+    assert process.stdin is not None
+    process.stdin.write(config.model_dump_json().encode())
+    process.stdin.close()
+    return _Running(config, directory, process, errors)
+
+
+def _show(run: _Running, bars: Bars) -> None:
+    try:
+        found = json.loads((run.directory / "progress.json").read_text())
+    except (OSError, json.JSONDecodeError):
+        return
+    bars.update(run.name, found["step"], found["total"], found["loss"], run.config.batch_images)
+
+
+def _message(run: _Running, code: int) -> str:
+    run.errors.seek(0)
+    lines = run.errors.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"it ended with code {code}"

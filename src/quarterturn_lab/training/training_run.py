@@ -1,0 +1,208 @@
+"""Run directories: the only thing that training and reporting share.
+
+    config.json  environment.json  metrics.jsonl  checkpoint.pt  model.safetensors  model.json  summary.json
+
+A checkpoint is one file, replaced as a whole; a run that was killed goes on from it and ends with the same weights.
+"""
+
+import io
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import nn
+
+from quarterturn_lab.data.dataset import Data, Indices
+from quarterturn_lab.data.scaling import scaling_of
+from quarterturn_lab.errors import ConfigError, RunError
+from quarterturn_lab.evaluation.score import evaluate
+from quarterturn_lab.files import no_space, write_atomically
+from quarterturn_lab.runs import environment, model_card
+from quarterturn_lab.runs.loading import load, settings_of
+from quarterturn_lab.runs.network import make_net
+from quarterturn_lab.runs.run_directory import check_config, locked, summary
+from quarterturn_lab.settings.config import Config
+from quarterturn_lab.training import loop
+
+Progress = Callable[[int, int, float], None]  # step, all steps, loss
+QUARTERS = (0.0, 90.0, 180.0, 270.0)
+
+
+# --- running ----------------------------------------------------------------------------------------------------------
+
+
+def run(config: Config, directory: Path, progress: Progress | None = None) -> dict[str, Any]:
+    """Train, or go on where a run was interrupted, or do nothing where it is finished; the summary."""
+    with no_space(str(directory)):
+        directory.mkdir(parents=True, exist_ok=True)
+    with locked(directory):
+        check_config(config, directory)
+        if (directory / "summary.json").exists():
+            return summary(directory)
+        torch.set_num_threads(config.threads)
+        device = loop.pick_device(config.device)
+        if config.precision == "bf16" and device.type == "cpu" and (fault := environment.bf16_fault()):
+            raise RunError(f"{fault}, or take --precision fp32")
+        data = load(config)
+        net = make_net(config, data).to(device)
+        write_atomically(directory / "config.json", config.model_dump_json(indent=1))
+        write_atomically(
+            directory / "environment.json", json.dumps(environment.environment(config, data, device), indent=1)
+        )
+        return _train(config, directory, data, net, device, progress)
+
+
+def _train(
+    config: Config, directory: Path, data: Data, net: nn.Module, device: torch.device, progress: Progress | None
+) -> dict[str, Any]:
+    state = loop.new_state(config, net, device)
+    records = _restore(directory, net, state, data)
+    total = loop.steps_per_epoch(config, data) * config.epochs
+    saved, writer = time.monotonic(), _tensorboard(config, directory)
+    for step in loop.train(config, net, data, state, device):
+        if step.record:
+            records.append(step.record)
+            _append(directory, step.record)
+            for name, value in step.record.items() if writer else ():
+                writer.add_scalar(name, value, step.step)
+        if time.monotonic() - saved >= config.checkpoint_seconds:
+            _save(directory, net, state, records, data)
+            saved = time.monotonic()
+        if progress:
+            progress(step.step, total, step.loss)
+    if writer:
+        writer.close()
+    return _finish(config, directory, data, net, state, records, device)
+
+
+def _finish(
+    config: Config,
+    directory: Path,
+    data: Data,
+    net: nn.Module,
+    state: loop.State,
+    records: list[dict[str, Any]],
+    device: torch.device,
+) -> dict[str, Any]:
+    _save(directory, net, state, records, data)
+    some = data.train[:: max(1, len(data.train) // config.eval_train)][: config.eval_train]
+    wall = state.seconds["wall"]
+    presented = len(data.train) * loop.tiles_of(config, data) * config.epochs
+    result = {
+        "experiment": config.experiment,
+        "row": config.row,
+        "seed": config.seed,
+        "group": config.net.group,
+        "rotate": config.rotate,
+        "factory": config.factory,
+        "parameters": sum(p.numel() for p in net.parameters()),
+        "train_images": len(data.train),
+        "test_images": len(data.test),
+        "skipped_images": len(data.bad),
+        "batch_images": config.batch_images,
+        "batch_pathways": config.batch_images * config.net.pathways,
+        "presentations": presented,
+        "task": data.task,
+        **_scores("test", config, net, data, data.test, device),
+        "train": evaluate(config, net, data, some, device),
+        **(_scores("valid", config, net, data, data.valid, device) if len(data.valid) else {}),
+        "cpu_seconds": round(state.seconds["cpu"], 2),
+        "wall_seconds": round(wall, 2),
+        "images_per_second": round(presented / wall, 1) if wall else None,
+        "waiting_share": round(state.seconds["waiting"] / wall, 4) if wall else None,
+        "data": data.fingerprint,
+    }
+    write_atomically(directory / "model.safetensors", save({k: v.contiguous() for k, v in net.state_dict().items()}))
+    write_atomically(directory / "model.json", facts_of(config, data).written())
+    write_atomically(directory / "summary.json", json.dumps(result, indent=1))
+    return result
+
+
+def _scores(
+    part: str, config: Config, net: nn.Module, data: Data, indices: Indices, device: torch.device
+) -> dict[str, Any]:
+    found = {part: evaluate(config, net, data, indices, device)}
+    if config.score_turns:
+        found[f"{part}_4_turns"] = evaluate(config, net, data, indices, device, QUARTERS)
+    return found
+
+
+def facts_of(config: Config, data: Data) -> model_card.Facts:
+    """What is to be known to use the network on other images."""
+    return model_card.Facts(
+        task=data.task,
+        experiment=config.experiment,
+        classes=data.classes,
+        settings=replace(settings_of(config), folder=None),
+        scaling=scaling_of(data),
+        bands=data.bands,
+        margin=config.net.margin,
+        shrinks=config.net.unet,
+    )
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def _save(directory: Path, net: nn.Module, state: loop.State, records: list[dict[str, Any]], data: Data) -> None:
+    buffer = io.BytesIO()  # first into memory: a full disk then shows as an error of our own write
+    torch.save(
+        {
+            "net": net.state_dict(),
+            "optimizer": state.optimizer.state_dict(),
+            "scaler": state.scaler.state_dict(),
+            "numbers": {name: getattr(state, name) for name in NUMBERS},
+            "records": json.dumps(records),
+            "data": data.fingerprint,
+        },
+        buffer,
+    )
+    write_atomically(directory / "checkpoint.pt", buffer.getvalue())
+
+
+NUMBERS = ("step", "loss_sum", "images_seen", "first_loss", "recent_loss", "seconds")
+
+
+def _restore(directory: Path, net: nn.Module, state: loop.State, data: Data) -> list[dict[str, Any]]:
+    """Load the checkpoint, if there is one, and cut the records back to where it was made; the records."""
+    path = directory / "checkpoint.pt"
+    records: list[dict[str, Any]] = []
+    if path.exists():
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+        if saved["data"] != data.fingerprint:
+            raise ConfigError(f"{path} was made with other images than these: give the same --data, or remove the run")
+        try:
+            net.load_state_dict(saved["net"])
+            state.optimizer.load_state_dict(saved["optimizer"])
+        except (RuntimeError, ValueError) as error:
+            raise ConfigError(f"{path} does not fit the network of config.json: {str(error).splitlines()[0]}") from None
+        state.scaler.load_state_dict(saved["scaler"])
+        for name, value in saved["numbers"].items():
+            setattr(state, name, value)
+        records = json.loads(saved["records"])
+    write_atomically(directory / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+    return records
+
+
+def _append(directory: Path, record: dict[str, Any]) -> None:
+    path = directory / "metrics.jsonl"
+    with no_space(str(path)), path.open("a") as file:
+        file.write(json.dumps(record) + "\n")
+
+
+def _tensorboard(config: Config, directory: Path) -> Any:
+    if not config.tensorboard:
+        return None
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise RunError('--tensorboard needs it installed: pip install "quarterturn[lab,tensorboard]"') from None
+    return SummaryWriter(str(directory / "tensorboard"))
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------

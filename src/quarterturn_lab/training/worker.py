@@ -1,0 +1,42 @@
+"""One run in a process of its own: `python -m quarterturn_lab.worker DIRECTORY`, its config as JSON on the input."""
+
+import json
+import os
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+
+def main() -> int:
+    from quarterturn.errors import QuarterturnError
+    from quarterturn_lab.errors import LabError
+    from quarterturn_lab.settings.config import read
+    from quarterturn_lab.training.training_run import run
+
+    directory, parent = Path(sys.argv[1]), os.getppid()
+    told = 0.0
+
+    def tell(step: int, total: int, loss: float) -> None:
+        nonlocal told
+        if os.getppid() != parent:  # whoever started this run is gone; its checkpoint stays
+            raise SystemExit(3)
+        if step == total or time.monotonic() - told > 0.5:
+            told = time.monotonic()
+            scratch = directory / ".progress.json"
+            with suppress(OSError):  # it is only for show; a full disk is found by what must be written
+                scratch.write_text(json.dumps({"step": step, "total": total, "loss": loss}))
+                scratch.replace(directory / "progress.json")
+
+    try:
+        run(read(sys.stdin.read()), directory, tell)
+    except (LabError, QuarterturnError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    finally:
+        (directory / "progress.json").unlink(missing_ok=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
