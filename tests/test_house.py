@@ -15,6 +15,7 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # A room (a subpackage, or a module beside them) may import those before it.
 LIBRARY = [
     "errors",
+    "trees",
     "groups",
     "fourier",
     "kernel",

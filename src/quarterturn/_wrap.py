@@ -1,14 +1,13 @@
 """Any model in one call: slice, the untouched model with its weights, pool."""
 
-import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from quarterturn import ops
+from quarterturn import ops, trees
 from quarterturn.errors import OptionError, ShapeError, unknown
 from quarterturn.groups import Group
 from quarterturn.ops import PoolFunction
@@ -53,25 +52,23 @@ class Wrapped(nn.Module):
             _refuse_batch_statistics(self.model)
         results: dict[int, Any] = {}
         for batch in batches:
-            joined = _joined(
-                [pathways[g] for g in batch], lambda _, parts: torch.cat(parts) if parts[0].dim() else parts[0]
-            )
+            joined = trees.joined([pathways[g] for g in batch], Tensor, _together)
             out = self.model(*(joined[name] for name in names), **{name: joined[name] for name in kwargs})
             results.update(zip(batch, _split(out, len(batch)), strict=True))
         ordered = [results[g] for g in range(self.group.order)]
-        _check_names(self.outputs, dict(_paths(ordered[0])), "outputs")
-        return _joined(ordered, self._pooled)
+        _check_names(self.outputs, dict(trees.leaves(ordered[0], Tensor)), "outputs")
+        return trees.joined(ordered, Tensor, self._pooled)
 
     def _turned(self, given: dict[str, Any], g: int) -> dict[str, Any]:
         def turned(path: str, x: Tensor) -> Tensor:
             treatment = _treatment(self.inputs, path, x, self.group)
             return x if treatment == "fixed" else ops.act(x, self.group, g, treatment)
 
-        return _mapped(given, "", turned)
+        return trees.mapped(given, Tensor, turned)
 
     def _batches(self, pathways: list[Any]) -> Iterator[list[int]]:
         """Pathways that run together: those of one shape, at most `chunk` of them."""
-        shapes = [tuple(tuple(x.shape) for _, x in _paths(pathway)) for pathway in pathways]
+        shapes = [tuple(tuple(x.shape) for _, x in trees.leaves(pathway, Tensor)) for pathway in pathways]
         for shape in dict.fromkeys(shapes):
             same = [g for g in range(self.group.order) if shapes[g] == shape]
             size = self.chunk or len(same)
@@ -118,6 +115,10 @@ def wrap(
     return Wrapped(model, group, pool, inputs, outputs, chunk)
 
 
+def _together(_: str, parts: list[Tensor]) -> Tensor:
+    return torch.cat(parts) if parts[0].dim() else parts[0]
+
+
 def _treatment(treatments: Treatments | None, path: str, x: Tensor, group: Group) -> Treatment:
     if isinstance(treatments, str):
         return treatments
@@ -128,7 +129,7 @@ def _treatment(treatments: Treatments | None, path: str, x: Tensor, group: Group
 
 def _check_names(treatments: Treatments | None, there: Mapping[str, Any], what: str) -> None:
     if isinstance(treatments, Mapping):
-        known = {*there, *(path for path, _ in _paths(there))}
+        known = {*there, *(path for path, _ in trees.leaves(there, Tensor))}
         for name in treatments:
             if name not in known:
                 raise unknown(f"name in {what}", name, sorted(known))
@@ -154,61 +155,5 @@ def _split(out: Any, count: int) -> list[Any]:
             )
         return x.unflatten(0, (count, x.shape[0] // count))
 
-    pathways = _mapped(out, "", check)
-    return [_mapped(pathways, "", lambda _, x, i=i: x[i]) for i in range(count)]  # type: ignore[misc]
-
-
-# --- containers -------------------------------------------------------------------------------------------------------
-
-
-def _items(tree: Any) -> list[tuple[str, Any]] | None:
-    """What a container holds, by name; None for what is no container."""
-    if isinstance(tree, Mapping):
-        return [(str(key), value) for key, value in tree.items()]
-    if isinstance(tree, list | tuple):
-        return [(str(i), value) for i, value in enumerate(tree)]
-    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        return [(field.name, getattr(tree, field.name)) for field in dataclasses.fields(tree)]
-    return None
-
-
-def _rebuilt(tree: Any, values: list[Any]) -> Any:
-    """The same container with other contents."""
-    if isinstance(tree, Mapping):
-        maker: Any = type(tree)
-        contents = dict(zip(tree, values, strict=True))
-        return maker(**contents) if dataclasses.is_dataclass(tree) else maker(contents)
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*values)
-    if isinstance(tree, list | tuple):
-        return type(tree)(values)
-    names = [field.name for field in dataclasses.fields(tree)]
-    return dataclasses.replace(tree, **dict(zip(names, values, strict=True)))
-
-
-def _mapped(tree: Any, path: str, change: Callable[[str, Tensor], Any]) -> Any:
-    """The tree with every tensor changed."""
-    if isinstance(tree, Tensor):
-        return change(path, tree)
-    items = _items(tree)
-    if items is None:
-        return tree
-    return _rebuilt(tree, [_mapped(value, f"{path}.{name}" if path else name, change) for name, value in items])
-
-
-def _paths(tree: Any) -> list[tuple[str, Tensor]]:
-    """All tensors of the tree, with their names."""
-    found: list[tuple[str, Tensor]] = []
-
-    def note(path: str, x: Tensor) -> Tensor:
-        found.append((path, x))
-        return x
-
-    _mapped(tree, "", note)
-    return found
-
-
-def _joined(trees: list[Any], join: Callable[[str, list[Tensor]], Tensor]) -> Any:
-    """One tree from several of the same form: the tensors at each place joined."""
-    places = [dict(_paths(tree)) for tree in trees]
-    return _mapped(trees[0], "", lambda path, _: join(path, [place[path] for place in places]))
+    pathways = trees.mapped(out, Tensor, check)
+    return [trees.mapped(pathways, Tensor, lambda _, x, i=i: x[i]) for i in range(count)]  # type: ignore[misc]

@@ -1,0 +1,73 @@
+"""Containers of values: tuples, lists, mappings and dataclasses, walked by name."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def items(tree: Any) -> list[tuple[str, Any]] | None:
+    """What a container holds, by name; None for what is no container.
+
+    >>> items({"boxes": 1, "scores": 2})
+    [('boxes', 1), ('scores', 2)]
+    """
+    if isinstance(tree, Mapping):
+        return [(str(key), value) for key, value in tree.items()]
+    if isinstance(tree, list | tuple):
+        return [(str(i), value) for i, value in enumerate(tree)]
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        return [(field.name, getattr(tree, field.name)) for field in dataclasses.fields(tree)]
+    return None
+
+
+def mapped(tree: Any, kind: type, change: Callable[[str, Any], Any], path: str = "") -> Any:
+    """The same containers with every value of that kind changed; `change` gets its path, such as "heads.0", and it.
+
+    >>> mapped({"a": [1, 2.5], "b": "text"}, float, lambda path, value: f"{value} at {path}")
+    {'a': [1, '2.5 at a.1'], 'b': 'text'}
+    """
+    if isinstance(tree, kind):
+        return change(path, tree)
+    found = items(tree)
+    if found is None:
+        return tree
+    return _rebuilt(tree, [mapped(value, kind, change, f"{path}.{name}" if path else name) for name, value in found])
+
+
+def leaves(tree: Any, kind: type) -> list[tuple[str, Any]]:
+    """All values of that kind, with their paths, in order.
+
+    >>> leaves((1, {"a": 2, "b": "text"}), int)
+    [('0', 1), ('1.a', 2)]
+    """
+    if isinstance(tree, kind):
+        return [("", tree)]
+    return [
+        (f"{name}.{path}" if path else name, value)
+        for name, inner in items(tree) or []
+        for path, value in leaves(inner, kind)
+    ]
+
+
+def joined(trees: list[Any], kind: type, join: Callable[[str, list[Any]], Any]) -> Any:
+    """One tree from several of the same form: the values of that kind at each place joined.
+
+    >>> joined([(1, 2), (3, 4)], int, lambda path, values: sum(values))
+    (4, 6)
+    """
+    places = [dict(leaves(tree, kind)) for tree in trees]
+    return mapped(trees[0], kind, lambda path, _: join(path, [place[path] for place in places]))
+
+
+def _rebuilt(tree: Any, values: list[Any]) -> Any:
+    """The same container with other contents."""
+    if isinstance(tree, Mapping):
+        maker: Any = type(tree)
+        contents = dict(zip(tree, values, strict=True))
+        return maker(**contents) if dataclasses.is_dataclass(tree) else maker(contents)
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*values)
+    if isinstance(tree, list | tuple):
+        return type(tree)(values)
+    names = [field.name for field in dataclasses.fields(tree)]
+    return dataclasses.replace(tree, **dict(zip(names, values, strict=True)))
