@@ -19,12 +19,13 @@ from quarterturn._convert import rules
 from quarterturn._convert.calls import in_new, is_pointwise, leaves, mapped, name_of
 from quarterturn._convert.capture import Captured, capture
 from quarterturn._convert.functions import function
-from quarterturn._convert.report import Conversion, cost
+from quarterturn._convert.report import Conversion
 from quarterturn._convert.values import Form, Value, failed, maps_of, number, plain
 from quarterturn._convert.weights import Init
 from quarterturn._convert.widths import Keep, Refusal, Widths, channels
 from quarterturn._convert.writer import Writer
 from quarterturn.check import TOLERANCES, equivariance_error, in_eval_mode
+from quarterturn.cost import cost
 from quarterturn.errors import ConversionError, OptionError, QuarterturnError, unknown
 from quarterturn.filters import Rotate, check_rotate
 from quarterturn.graph import pointwise
