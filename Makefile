@@ -21,6 +21,7 @@ help:
 $(INSTALLED): pyproject.toml constraints.txt $(KERNEL)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev,lab]"
+	@$(BIN)/quarterturn doctor | grep kernel # pip hides what the build says, where there is no compiler
 	touch $@
 
 demo: $(INSTALLED)

@@ -1,7 +1,10 @@
 """The checker passes on good networks and must fail, by name, on bad ones."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +13,7 @@ from torch import Tensor, nn
 
 import quarterturn as qt
 from quarterturn import C4, D4, OCTA, Group, NotEquivariantError, assert_equivariant, equivariance_error
+from quarterturn.check import largest_difference
 
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
@@ -203,6 +207,61 @@ def test_other_layers_for_other_orientations_are_said() -> None:
     assert "it calls other layers for the turned input" in found(Fickle())
 
 
+class Aside(nn.Module):
+    """The convolution `aside` would break it, but what it gives is thrown away; `guilty` is used."""
+
+    def __init__(self, guilty: nn.Module) -> None:
+        super().__init__()
+        self.aside, self.guilty = nn.Conv2d(1, 2, 3), guilty
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.aside(x)
+        return self.guilty(x)
+
+
+def test_a_layer_whose_output_is_thrown_away_is_not_blamed() -> None:
+    assert_equivariant(Aside(nn.ReLU()).double(), D4, image())
+    assert "the first layer that breaks it is 'guilty' (Conv2d(1, 3, " in found(Aside(nn.Conv2d(1, 3, 2)).double(), D4)
+    nested = nn.Sequential(nn.Tanh(), Aside(nn.Sequential(nn.Tanh(), nn.Conv2d(1, 3, 2)))).double()
+    assert "the first layer that breaks it is '1.guilty.1' (Conv2d(1, 3, " in found(nested, D4)
+
+
+def test_an_output_that_is_thrown_away_beside_one_that_is_used_is_not_blamed() -> None:
+    class Two(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor, SimpleNamespace]:
+            return x.tanh(), x.cumsum(2), SimpleNamespace(share=x[0, 0, 0, 0].item())
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.two, self.guilty = Two(), nn.Conv2d(1, 1, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.guilty(self.two(x)[0])
+
+    assert "the first layer that breaks it is 'guilty' (Conv2d" in found(Net().double(), D4)
+
+
+@pytest.mark.parametrize(
+    "compiled",
+    [
+        torch.jit.script,
+        lambda net: torch.jit.trace(net, image()),
+        lambda net: torch.jit.freeze(torch.jit.script(net.eval())),
+    ],
+    ids=["script", "trace", "freeze"],
+)
+def test_script_modules_are_layers_as_a_whole(compiled: Callable[[nn.Module], nn.Module]) -> None:
+    bad, good = (compiled(nn.Sequential(layer, nn.Tanh()).double()) for layer in (nn.Conv2d(1, 2, 3), nn.ReLU()))
+    assert_equivariant(good, D4, image())
+    assert_equivariant(nn.Sequential(good, nn.ReLU()), D4, image())
+    assert "the first layer that breaks it is the model (Sequential, compiled by torch.jit)" in found(bad, D4)
+    within = found(nn.Sequential(nn.Tanh(), good, bad, nn.ReLU()), D4)
+    assert "the first layer that breaks it is '2' (Sequential, compiled by torch.jit)" in within
+    laws = qt.laws_by_layer(nn.Sequential(good, bad), D4, image())
+    assert [(layer.path, layer.error > 1e-3) for layer in laws] == [("0", False), ("1", True)]
+
+
 def test_functions_are_checked_too() -> None:
     assert_equivariant(lambda x: x.mean((2, 3)), C4, image())
     assert "it is no nn.Module" in found(lambda x: x.cumsum(2))
@@ -255,6 +314,136 @@ def test_containers_and_several_inputs() -> None:
     inputs = (image(), image(), torch.randn(1, 2, dtype=torch.float64))
     assert_equivariant(Net(True), C4, inputs)
     assert "Net" in found(Net(False), x=inputs)
+
+
+@pytest.mark.parametrize("group", ALL_GROUPS, ids=lambda g: g.name)
+def test_each_output_has_its_own_scale(group: Group) -> None:
+    class Net(nn.Module):
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            return {"boxes": 1e12 * x, "scores": x * torch.arange(x[0, 0].numel()).view(x.shape[2:])}
+
+    x = image(group, side=3)
+    assert min(equivariance_error(Net(), group, x).relative[1:]) > 1e-3
+    assert "of the output 'scores'" in found(Net(), group, x)
+
+
+def test_outputs_of_two_networks_are_compared_each_on_its_own_scale() -> None:
+    large, small = torch.tensor([1e12, 2e12]), torch.tensor([1.0, 2.0])
+    gap, size = largest_difference({"a": large, "b": small}, [large + 1e6, small + 1])
+    assert (gap, size) == (1.0, 3.0)
+    assert largest_difference([large, small], [large, small])[0] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("output", "named"),
+    [(object(), "of the model is a object"), ({"a": [object()]}, "a.0 is a object"), (b"", "of the model is a bytes")],
+    ids=["alone", "inside", "bytes"],
+)
+def test_outputs_that_cannot_be_looked_into_are_refused(output: Any, named: str) -> None:
+    for outputs in (lambda x: output, lambda x: output if not isinstance(output, dict) else {"y": x, **output}):
+        with pytest.raises(qt.QuarterturnError, match=f"the output {named}, which the check cannot look into"):
+            assert_equivariant(outputs, D4, image())
+
+
+@pytest.mark.parametrize("output", [None, "text", [], {"aux": None}], ids=repr)
+def test_a_model_that_gives_nothing_to_compare_is_refused(output: Any) -> None:
+    with pytest.raises(qt.QuarterturnError, match="nothing to compare"):
+        assert_equivariant(lambda x: output, D4, image())
+
+
+def test_namespaces_are_looked_into() -> None:
+    assert_equivariant(lambda x: SimpleNamespace(mask=x, rest=[x.mean((2, 3))]), D4, image())
+    for broken in (lambda x: SimpleNamespace(mask=x.cumsum(2)), lambda x: {"a": SimpleNamespace(b=x, c=x.cumsum(2))}):
+        with pytest.raises(NotEquivariantError):
+            assert_equivariant(broken, D4, image())
+
+
+@pytest.mark.parametrize("number", [Tensor.item, lambda t: t, lambda t: t[None], lambda t: t.item() > 1e-3])
+def test_numbers_must_not_change(number: Callable[[Tensor], Any]) -> None:
+    """A loss without axes, one number an example, or a number of Python's."""
+    x = torch.rand(3, 1, 8, 8, dtype=torch.float64)
+    assert_equivariant(lambda x: number(x.sum()), D4, x)
+    x[0, 0, 0, 0] = 0
+    with pytest.raises(NotEquivariantError):
+        assert_equivariant(lambda x: number(x[0, 0, 0, 0]), D4, x)
+
+    class Net(nn.Module):
+        def forward(self, x: Tensor) -> Any:
+            return number(x[0, 0, 0, 0])
+
+    assert "the first layer that breaks it is the model (Net())" in found(Net(), D4, x)
+
+
+@pytest.mark.parametrize("other", [None, "text"])
+def test_what_is_no_tensor_must_stay_the_same(other: str | None) -> None:
+    assert_equivariant(lambda x: {"mask": x, "aux": other}, D4, image())
+    x = image()
+    with pytest.raises(NotEquivariantError, match="'aux'"):
+        assert_equivariant(lambda y: {"mask": y, "aux": other if y[0, 0, 0, 0] == x[0, 0, 0, 0] else "?"}, D4, x)
+    with pytest.raises(NotEquivariantError):
+        assert_equivariant(lambda y: {"mask": y} if y[0, 0, 0, 0] == x[0, 0, 0, 0] else [y], D4, x)
+
+
+@pytest.mark.parametrize(
+    "constant",
+    [
+        lambda x: 0 * x,
+        lambda x: 0 * x.sum(),
+        lambda x: (0 * x).sigmoid(),
+        lambda x: (0 * x).flatten(1).softmax(1),
+        lambda x: x > 1e6,
+        lambda x: (0 * x).long(),
+        lambda x: 0.0,
+        lambda x: x[:0],
+        lambda x: [0 * x, (0 * x, 0)],
+    ],
+)
+def test_outputs_on_which_the_check_could_not_fail_are_refused(constant: Callable[[Tensor], Any]) -> None:
+    for check in (assert_equivariant, equivariance_error):
+        with pytest.raises(qt.QuarterturnError, match="the check could not fail"):
+            check(constant, D4, image())
+
+
+def test_a_dead_output_among_others_is_named() -> None:
+    with pytest.raises(qt.QuarterturnError, match="the output 'scores' is constant"):
+        assert_equivariant(lambda x: {"boxes": x, "scores": 0 * x.mean((2, 3))}, D4, image())
+    assert_equivariant(lambda x: {"boxes": x, "loss": 0 * x.sum(), "padded": x > 1e6, "steps": 0}, D4, image())
+
+
+def test_a_network_that_starts_at_zero_is_converted_though_it_could_not_be_checked() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 2, 3)).double()
+    nn.init.zeros_(net[2].weight)
+    nn.init.zeros_(net[2].bias)
+    converted = qt.convert(net, D4, init="pretrained")
+    assert not converted(image()).any()
+    with pytest.raises(qt.QuarterturnError, match="the check could not fail"):
+        assert_equivariant(converted, D4, image())
+
+
+def test_models_that_write_in_place() -> None:
+    x = image()
+    before = x.clone()
+    assert_equivariant(lambda x: x.mul_(2), D4, x)
+    assert torch.equal(x, before)
+    assert "is '0' (Conv2d" in found(nn.Sequential(nn.Conv2d(1, 1, 3), nn.ReLU(inplace=True)).double(), D4, x)
+    qt.laws_by_layer(nn.Sequential(nn.ReLU(inplace=True)), D4, x)
+    assert torch.equal(x, before)
+    kept = torch.empty(3, 1, 8, 8, dtype=torch.float64)
+    with pytest.raises(NotEquivariantError):  # the same tensor each time, so that the first answer is lost
+        assert_equivariant(lambda x: kept.copy_(x.cumsum(2)), D4, x)
+
+
+def test_equal_infinities_are_equal_and_hide_nothing() -> None:
+    assert_equivariant(lambda x: x.masked_fill(x < 0, -math.inf), D4, image())
+    with pytest.raises(NotEquivariantError):
+        assert_equivariant(lambda x: torch.cat([x.masked_fill(x < 0, -math.inf), x.cumsum(2)], 1), D4, image())
+    errors = equivariance_error(lambda x: x.masked_fill(x.cumsum(2) < 0, -math.inf), D4, image())
+    assert max(errors.relative) == max(errors.absolute) == math.inf
+
+
+def test_nan_at_the_same_places_does_not_pass() -> None:
+    with pytest.raises(NotEquivariantError):
+        assert_equivariant(lambda x: x.masked_fill(x < 0, math.nan), D4, image())
 
 
 def test_nan_does_not_pass() -> None:

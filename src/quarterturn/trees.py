@@ -1,7 +1,8 @@
-"""Containers of values: tuples, lists, mappings and dataclasses, walked by name."""
+"""Containers of values: tuples, lists, mappings, dataclasses and namespaces, walked by name."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 
@@ -17,10 +18,12 @@ def items(tree: Any) -> list[tuple[str, Any]] | None:
         return [(str(i), value) for i, value in enumerate(tree)]
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         return [(field.name, getattr(tree, field.name)) for field in dataclasses.fields(tree)]
+    if isinstance(tree, SimpleNamespace):
+        return list(vars(tree).items())
     return None
 
 
-def mapped(tree: Any, kind: type, change: Callable[[str, Any], Any], path: str = "") -> Any:
+def mapped(tree: Any, kind: type | tuple[type, ...], change: Callable[[str, Any], Any], path: str = "") -> Any:
     """The same containers with every value of that kind changed; `change` gets its path, such as "heads.0", and it.
 
     >>> mapped({"a": [1, 2.5], "b": "text"}, float, lambda path, value: f"{value} at {path}")
@@ -34,17 +37,20 @@ def mapped(tree: Any, kind: type, change: Callable[[str, Any], Any], path: str =
     return _rebuilt(tree, [mapped(value, kind, change, f"{path}.{name}" if path else name) for name, value in found])
 
 
-def leaves(tree: Any, kind: type) -> list[tuple[str, Any]]:
-    """All values of that kind, with their paths, in order.
+def leaves(tree: Any, kind: type | tuple[type, ...] | None = None) -> list[tuple[str, Any]]:
+    """All values of that kind, or else all that are no containers, with their paths, in order.
 
     >>> leaves((1, {"a": 2, "b": "text"}), int)
     [('0', 1), ('1.a', 2)]
+    >>> leaves((1, {"a": 2, "b": "text"}))
+    [('0', 1), ('1.a', 2), ('1.b', 'text')]
     """
-    if isinstance(tree, kind):
+    found = items(tree)
+    if found is None if kind is None else isinstance(tree, kind):
         return [("", tree)]
     return [
         (f"{name}.{path}" if path else name, value)
-        for name, inner in items(tree) or []
+        for name, inner in found or []
         for path, value in leaves(inner, kind)
     ]
 
@@ -69,5 +75,7 @@ def _rebuilt(tree: Any, values: list[Any]) -> Any:
         return type(tree)(*values)
     if isinstance(tree, list | tuple):
         return type(tree)(values)
+    if isinstance(tree, SimpleNamespace):
+        return type(tree)(**dict(zip(vars(tree), values, strict=True)))
     names = [field.name for field in dataclasses.fields(tree)]
     return dataclasses.replace(tree, **dict(zip(names, values, strict=True)))

@@ -24,7 +24,7 @@ from quarterturn._convert.values import Form, Value, failed, maps_of, number, pl
 from quarterturn._convert.weights import Init
 from quarterturn._convert.widths import Keep, Refusal, Widths, channels
 from quarterturn._convert.writer import Writer
-from quarterturn.check import TOLERANCES, equivariance_error, in_eval_mode
+from quarterturn.check import TOLERANCES, error_on_any_output, in_eval_mode
 from quarterturn.cost import cost
 from quarterturn.errors import ConversionError, OptionError, QuarterturnError, unknown
 from quarterturn.filters import Rotate, check_rotate
@@ -319,11 +319,11 @@ def _check_result(
     turnable = [x for x in examples if x.dim() == 2 + group.dim]
     if not exact or len(turnable) != len(examples):
         return
-    found = equivariance_error(converted, group, tuple(examples))
+    found = error_on_any_output(converted, group, tuple(examples))
     if found.relative[found.worst] <= TOLERANCES.get(examples[0].dtype, 1e-4):
         return
     # a network may amplify rounding, as long as it has learnt nothing: then it is exact in float64
-    found = equivariance_error(copy.deepcopy(converted).double(), group, tuple(x.double() for x in examples))
+    found = error_on_any_output(copy.deepcopy(converted).double(), group, tuple(x.double() for x in examples))
     if not found.relative[found.worst] <= 1e-6:
         raise ConversionError(
             f"the converted network is not equivariant: element {group.elements[found.worst]} gives an error of "

@@ -64,6 +64,9 @@ def doctor() -> bool:
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     say(browser is not None, "browser", browser or "no chromium: the report's test is skipped", needed=False)
     import quarterturn as qt
+
+    runs = qt.kernels()
+    say(runs.path is not None, "kernel", f"{runs.code}: {runs.why}", needed=False)
     from quarterturn_lab.models.build import build
     from quarterturn_lab.settings.networks import PLANKTON, edited
 
