@@ -5,6 +5,7 @@ import io
 import json
 import re
 import tarfile
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -605,6 +606,27 @@ def test_pages_and_pictures_with_little_and_with_all(name: str) -> None:
         assert picture(study, found)[:8] == b"\x89PNG\r\n\x1a\n"
     assert picture(study, full) == picture(study, full)
     assert findings.absent(study, full) == []
+
+
+@pytest.mark.parametrize("study_name", STUDIES)
+@pytest.mark.parametrize(
+    "kept",
+    [
+        lambda entry, seed: entry.is_plain,
+        lambda entry, seed: not entry.is_plain,
+        lambda entry, seed: seed == int(entry.is_plain),  # no seed in common
+    ],
+    ids=["ordinary", "equivariant", "other seeds"],
+)
+def test_pages_of_half_a_study(study_name: str, kept: Callable[[Entry, int], bool]) -> None:
+    study = STUDIES[study_name]
+    found = records.Records({}, {}, {})
+    for entry, seed in study.runs():
+        if kept(entry, seed):
+            found.runs[entry.experiment, entry.label, seed] = record(entry, seed, 1.0 + seed / 100)
+    assert page(study_name, study, found)
+    assert picture(study, found)
+    assert all(verb not in finding(study, found) for verb in ("win", "beat"))  # there is nothing to compare
 
 
 # --- records ----------------------------------------------------------------------------------------------------------

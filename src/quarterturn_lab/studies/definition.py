@@ -6,6 +6,7 @@ A run is identified by its experiment, its label and its seed, in all studies al
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from quarterturn_lab.errors import unknown
@@ -123,7 +124,7 @@ class Study:
             if seed < entry.seeds
         ]
 
-    @property
+    @cached_property
     def labels(self) -> dict[str, Entry]:
         return {entry.label: entry for entry in self.entries}
 

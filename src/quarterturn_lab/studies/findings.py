@@ -1,6 +1,7 @@
 """What the records of a study say: figures of each side, paired differences, the control that validation prefers."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from quarterturn_lab.evaluation.statistics import mean_sd, paired_interval, paired_t_test, sign_flip_test
@@ -56,7 +57,7 @@ class Gap:
     def mean(self) -> float:
         return mean_sd(self.differences)[0]
 
-    @property
+    @cached_property
     def interval(self) -> tuple[float, float] | None:
         return paired_interval(self.differences) if self.differences else None
 

@@ -117,7 +117,7 @@ SMALL_SET = Study(
 ALL_IMAGES = Study(
     "Plankton, all images",
     "19,377 labelled images of 121 classes: which of the paper's networks, for a given training time? "
-    "[Plankton at equal cost](equal-cost.md) has others that do better.",
+    "[Plankton at equal cost](equal-cost.md) compares more networks.",
     "All 19,377 training images of 121 classes, 31 x 31 pixels.",
     (
         *entries("plankton-31", 3, MAIN),

@@ -59,20 +59,19 @@ def paragraph(study: Study, records: Records) -> str:
 def finding(study: Study, records: Records) -> str:
     """The study in one sentence."""
     made = decisions(study, records)
-    pairs = [decision for decision in made if decision.question]
-    alone = [decision for decision in made if not decision.question]
-    if not made:
-        return "Not run yet."
-    if not pairs:
-        best = alone[-1].chosen
+    pairs = _pairs(study, records, made)
+    if made and study.judged == "validation":
+        best = made[-1].chosen
         return f"Lowest {study.judged} error: {scores(study, records, best)}, by *{name(study, best)}*."
+    if not pairs:
+        return "Nothing to compare yet."
     grouped = _grouped(study, records, made)
     clauses = [SHORT[found].format(_where(study, cases, made)) for found, cases in grouped.items()]
     if study.along == "train_images":
         clauses[-1] += f" for {_times(study, records, pairs)} the training time"
     clauses[-1] += f" ({_errors(study, records, pairs[-1])})"
-    if study.cases:
-        clauses += [f"{decision.case} reaches {scores(study, records, decision.chosen)}" for decision in alone]
+    alone = [decision for decision in made if study.cases and decision not in pairs]
+    clauses += [f"{decision.case} reaches {scores(study, records, decision.chosen)}" for decision in alone]
     text = "; ".join(clauses)
     return f"{text[0].upper()}{text[1:]}."
 
@@ -89,7 +88,7 @@ def _outcomes(study: Study, records: Records, made: list[Decision]) -> list[str]
         differ = [case for case in cases if case not in main.get(found, [])]
         if differ and BY_OTHER[found]:
             sentences.append(BY_OTHER[found].format(UNITS[judged.measure][0], _where(study, differ, made)))
-    pairs = [decision for decision in made if decision.question]
+    pairs = _pairs(study, records, made)
     if pairs and study.along == "train_images":
         sentences.append(f"The best equivariant network takes {_times(study, records, pairs)} as long to train.")
     return sentences
@@ -98,10 +97,15 @@ def _outcomes(study: Study, records: Records, made: list[Decision]) -> list[str]
 def _grouped(study: Study, records: Records, made: list[Decision]) -> dict[Verdict, list[str]]:
     """Verdict on the equivariant network -> cases."""
     found: dict[Verdict, list[str]] = {}
-    for decision in made:
-        if decision.question and (verdict := gap(study, records, decision.question).verdict) != "not run":
-            found.setdefault(verdict, []).append(decision.case)
+    for decision in _pairs(study, records, made):
+        if decision.question:
+            found.setdefault(gap(study, records, decision.question).verdict, []).append(decision.case)
     return found
+
+
+def _pairs(study: Study, records: Records, made: list[Decision]) -> list[Decision]:
+    """Those whose two kinds have seeds in common."""
+    return [each for each in made if each.question and gap(study, records, each.question).differences]
 
 
 def _where(study: Study, cases: list[str], made: list[Decision]) -> str:
