@@ -1,18 +1,17 @@
-"""What the networks of docs/results cost against the plain one of the same widths: a training step, and inference.
+"""What a training step and inference cost for the networks of docs/results, relative to ordinary ones as wide.
 
     python bench/costs.py [--repeats 7] [--only baseline pool-mean ...]
     python bench/costs.py --draw
 
-The small plankton networks at 31 x 31, those of rotated MNIST at 28 x 28 and the paper's own plankton networks at
-95 x 95: turning maps, turning filters through torch's convolutions, through the Fourier kernel, and as ONNX files in
-onnxruntime. CPU seconds of one thread, interleaved, medians, as ratios to the network "against": the plain one of the
-same widths between layers, or for plain ones the first of the set. "CPU s" is what a step took here. "peak" is the most
-memory that it took beyond what the process had before, each in a process of its own. Wants an idle machine. `--draw`
-makes the picture of docs/results/costs.md from the last figures.
+The small plankton networks at 31 x 31, those of rotated MNIST at 28 x 28, and the paper's own plankton networks at
+95 x 95. Each runs with maps turned, with filters turned through torch's convolutions, through the Fourier kernel, and
+as an ONNX file in onnxruntime. Figures are CPU seconds of one thread, interleaved, medians, as ratios to the network
+"against": the ordinary one with as many features between layers, or, for ordinary ones, the first of the set. "CPU s"
+is the time of a step here. "peak" is the memory that it took beyond what the process had before, measured in a process
+of its own. Needs an idle machine. `--draw` only makes the picture of docs/results/costs.md from the last figures.
 """
 
 import argparse
-import csv
 import os
 import subprocess
 import sys
@@ -25,8 +24,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from costs_summary import cheapest
 from export import session
-from harness import medians, newest, start_again_with_a_warm_allocator, write
+from harness import medians, start_again_with_a_warm_allocator, write
 from matplotlib import pyplot as plt
 from modes import step
 from torch import Tensor, nn
@@ -133,7 +133,7 @@ def networks(name: str, only: list[str]) -> dict[str, tuple[nn.Module, str]]:
 
 
 def in_its_ways(contender: Contender, outputs: int) -> dict[str, nn.Module]:
-    """ "label, way" -> the network; ways that would be the same network run in the same way are left out."""
+    """ "label, way" -> the network; duplicates are omitted."""
     config = contender.config
     if contender.is_plain:
         return {contender.label: made(config, "maps", outputs)}
@@ -227,31 +227,21 @@ def costs(name: str, repeats: int, only: list[str]) -> list[dict[str, object]]:
 
 
 def draw() -> None:
-    """Bars of steps and inference, a panel for each set; the plain networks are the line at 1."""
-    with newest("costs").open() as file:
-        rows = list(csv.DictReader(file))
-    plain = {contender.label for members in SETS.values() for contender in members if contender.is_plain}
-    rows = [row for row in rows if row["network"] not in plain]
-    sets = {name: found for name in SETS if (found := [row for row in rows if row["set"] == name])}
+    """Bars of the short table: a training step and inference; the ordinary networks are the line at 1."""
+    rows = cheapest()
     with plt.rc_context(STYLE):
-        figure, grid = plt.subplots(
-            len(sets),
-            figsize=(7.5, 0.24 * len(rows) + 1.5),
-            height_ratios=[len(found) for found in sets.values()],
-            squeeze=False,
-        )
-        panels = grid[:, 0]
-        for axes, (name, found) in zip(panels, sets.items(), strict=True):
-            for place, row in enumerate(found):
-                for shift, what, colour in ((-0.2, "step", COLOURS[0]), (0.2, "inference", COLOURS[1])):
-                    label = {"step": "a training step", "inference": "inference"}[what] if place == 0 else None
-                    axes.barh(place + shift, float(row[what]), 0.38, color=colour, label=label)
-            axes.axvline(1.0, color="black", linewidth=0.8)
-            axes.set(yticks=range(len(found)), yticklabels=[row["network"] for row in found], title=name)
-            axes.set_ylim(len(found) - 0.4, -0.6)
-        panels[0].legend(frameon=False, loc="lower right")
-        panels[-1].set(xlabel="CPU time, relative to the plain network of the same widths")
-        figure.tight_layout()
+        figure, axes = plt.subplots(figsize=(6.5, 0.42 * len(rows) + 0.9))
+        for column, shift, what, colour in (
+            (2, -0.2, "a training step", COLOURS[0]),
+            (3, 0.2, "inference", COLOURS[1]),
+        ):
+            places = [place + shift for place in range(len(rows))]
+            axes.barh(places, [float(row[column]) for row in rows], 0.38, color=colour, label=what)
+        axes.axvline(1.0, color="black", linewidth=0.8)
+        axes.set(yticks=range(len(rows)), yticklabels=[f"{row[0]}\n{row[1]}" for row in rows])
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.set(xlabel="CPU time, relative to an ordinary network with as many features (lower is better)")
+        axes.legend(frameon=False, loc="upper right")
         figure.savefig(PICTURE, dpi=110, metadata={"Software": None}, bbox_inches="tight")
     print(f"-> {PICTURE}")
 

@@ -68,3 +68,8 @@ def write(name: str, rows: list[dict[str, object]]) -> Path:
 def newest(name: str) -> Path:
     """The newest result of that name."""
     return max(RESULTS.glob(f"{name}-*.csv"), key=lambda path: (path.stat().st_mtime, path.name))
+
+
+def markdown(rows: list[list[str]]) -> str:
+    """Rows of cells as a Markdown table; the first is its head."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in [rows[0], ["---"] * len(rows[0]), *rows[1:]])

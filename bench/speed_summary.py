@@ -4,7 +4,7 @@ import csv
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from harness import newest
+from harness import markdown, newest
 
 AVX2, AVX512 = "amd-epyc", "intel-r-xeon-r-processor"
 HEADER = ("forward and backward, or a training step", "AVX2 (AMD EPYC)", "AVX-512 (Intel Xeon)")
@@ -89,6 +89,5 @@ ROWS: tuple[tuple[str, Figure | None, Figure | None], ...] = (
 
 def table() -> str:
     """Speed relative to an ordinary layer or network of the same width, as a Markdown table."""
-    lines = [HEADER, ("---",) * len(HEADER)]
-    lines += [(label, *("-" if figure is None else str(figure) for figure in figures)) for label, *figures in ROWS]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    rows = [[label, *("-" if figure is None else str(figure) for figure in figures)] for label, *figures in ROWS]
+    return markdown([list(HEADER), *rows])

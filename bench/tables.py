@@ -9,12 +9,13 @@ import csv
 import re
 from pathlib import Path
 
+import costs_summary
 import speed_summary
-from harness import newest
+from harness import markdown, newest
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = [page for page in sorted(DOCS.rglob("*.md")) if "<!-- table: " in page.read_text()]
-COMPUTED = {"speed": speed_summary.table}  # tables that are put together from several records
+COMPUTED = {"speed": speed_summary.table, "costs-short": costs_summary.table}  # not one record as it is
 
 
 def table(name: str) -> str:
@@ -23,9 +24,7 @@ def table(name: str) -> str:
         return COMPUTED[name]()
     path = newest(name)
     with path.open() as file:
-        rows = list(csv.reader(file))
-    lines = [" | ".join(row) for row in [rows[0], ["---"] * len(rows[0]), *rows[1:]]]
-    return f"`bench/results/{path.name}`:\n\n" + "\n".join(f"| {line} |" for line in lines)
+        return f"`bench/results/{path.name}`:\n\n{markdown(list(csv.reader(file)))}"
 
 
 def filled(page: str) -> str:

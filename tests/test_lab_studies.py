@@ -1,7 +1,11 @@
 """Studies: their definitions, the statistics, records that outlive runs, and pages that follow from them alone."""
 
+import csv
+import io
 import json
+import re
 import tarfile
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,11 +27,14 @@ from quarterturn_lab.models import mnist
 from quarterturn_lab.runs import network, run_directory
 from quarterturn_lab.runs.loading import load
 from quarterturn_lab.settings.experiments import PAPER_PLANKTON
-from quarterturn_lab.studies import budgets, catalogue, findings, records
+from quarterturn_lab.studies import decisions, findings, paper, plankton, records
 from quarterturn_lab.studies.catalogue import STUDIES
-from quarterturn_lab.studies.definition import Entry, Question, Study, Takeaway, entries
+from quarterturn_lab.studies.definition import TURNED, Entry, Question, Study, Takeaway, entries
+from quarterturn_lab.studies.mnist import CHOSEN
+from quarterturn_lab.studies.names import name, names, network_name, split, told
 from quarterturn_lab.studies.page import as_csv, page
-from quarterturn_lab.studies.plot import picture
+from quarterturn_lab.studies.plot import MOST, featured, picture
+from quarterturn_lab.studies.summary import LONGEST, VERBS, asked, finding, paragraph
 from quarterturn_lab.training import loop, training_run
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
@@ -37,19 +44,39 @@ SMALL = STUDIES["small-set"]
 # --- definitions ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", STUDIES)
-def test_a_study_speaks_of_its_own_entries(name: str) -> None:
-    study = STUDIES[name]
+@pytest.mark.parametrize("study", STUDIES.values(), ids=list(STUDIES))
+def test_a_study_speaks_of_its_own_entries(study: Study) -> None:
     assert len(study.labels) == len(study.entries)
     sides = [side for q in study.questions for side in (q.one, q.other)]
-    sides += [side for t in study.takeaways for side in (t.who, t.cost_of, *t.others)]
-    sides += [side for line in study.series.values() for side in line]
-    assert {findings.split(side)[0] for side in sides} <= set(study.labels)
-    assert len(study.takeaways) == 2
+    sides += [side for t in study.takeaways for side in (t.who, *t.others)]
+    sides += [side for line in study.series for side in line]
+    sides += [side for case in study.cases for side in (case.equivariant, case.ordinary) if side]
+    assert {split(side)[0] for side in sides} <= set(study.labels)
+    for text in (*study.limits, *study.reasons):
+        assert "{" not in told(study, text)  # an unknown label raises
     assert study.limits
     runs_of_it = study.runs()
     assert len(runs_of_it) == sum(entry.seeds for entry in study.entries) == len(set(map(str, runs_of_it)))
     assert [seed for _, seed in runs_of_it] == sorted(seed for _, seed in runs_of_it)  # whole tables early
+
+
+@pytest.mark.parametrize("study", STUDIES.values(), ids=list(STUDIES))
+def test_display_names_are_unique_and_free_of_labels(study: Study) -> None:
+    found = [name(study, side) for label in study.labels for side in (label, f"{label}{TURNED}")]
+    assert len(set(found)) == len(found)
+    assert not any(label in found for label in study.labels)
+
+
+def test_display_names_say_what_differs() -> None:
+    small, digits = names(SMALL), names(STUDIES["mnist-search"])
+    assert small["roll-all-half-80epochs-0.5dropout"] == "rolled, half width, C4, 80 epochs, dropout 0.5"
+    assert small["baseline"] == "ordinary, 40 epochs"
+    assert name(SMALL, "baseline-linear@4") == "ordinary, no last ReLU, 40 epochs, 4 turns averaged at test time"
+    assert names(STUDIES["few-labels"])["pool-mean-all"] == "averaged over turns inside, all images, 10 epochs"
+    assert names(STUDIES["rotated-mnist"])["seven_d4"] == "rolled, seven layers, D4"
+    assert digits["staged_8_fives"] == "rolled, 8-16-32 filters, C4, 5 x 5 windows"
+    for entry in SMALL.entries:
+        assert ("ordinary" in network_name(entry)) == entry.is_plain
 
 
 def test_what_two_studies_share_is_one_run() -> None:
@@ -68,8 +95,7 @@ def test_the_small_set_has_the_papers_rows_and_the_controls() -> None:
     assert set(PAPER_PLANKTON) <= rows
     assert {"stack", "flip-rotate-pool", "pool-mean-dihedral", "baseline-linear", "baseline-half-linear"} <= rows
     assert {"baseline-160epochs", "baseline-linear-160epochs", "baseline-wide"} <= set(SMALL.labels)
-    assert {entry.seeds for entry in SMALL.entries if entry.row in catalogue.MAIN and not entry.options} == {5}
-    assert [len(SMALL.runs(seeds)) for seeds in (1, 3, None)] == [30, 90, 104]
+    assert len(SMALL.runs(1)) == len(SMALL.entries)
     assert [(e.label, seed) for e, seed in SMALL.runs(1, ["pool-mean"])] == [("pool-mean", 0)]
     with pytest.raises(LabError, match="did you mean 'pool-mean'"):
         SMALL.runs(1, ["pool-meen"])
@@ -91,7 +117,7 @@ def test_all_rows_are_trained_alike() -> None:
 
 
 def test_controls_have_the_compute_of_pooling() -> None:
-    counts = {e.label: records.multiply_adds(e.config(0), 121) for e in SMALL.entries if e.row in catalogue.MAIN}
+    counts = {e.label: records.multiply_adds(e.config(0), 121) for e in SMALL.entries if e.row in plankton.MAIN}
     wide = records.multiply_adds(SMALL.labels["baseline-wide"].config(0), 121)
     assert counts["pool-mean"] / counts["baseline"] == pytest.approx(4, rel=0.01)
     assert wide / counts["pool-mean"] == pytest.approx(1, rel=0.02)
@@ -109,8 +135,8 @@ def test_seven_layers_and_their_twins() -> None:
     sizes = {name: sum(p.numel() for p in net.parameters()) for name, net in nets.items()}
     assert sizes == {"seven_plain": 21_750, "seven_c4": 24_680, "seven_d4": 26_799}
     x = torch.randn(2, 1, 28, 28, dtype=torch.float64)
-    for name, group in (("seven_c4", qt.C4), ("seven_d4", qt.D4)):
-        qt.assert_equivariant(nets[name].double().eval(), group, x)
+    for label, group in (("seven_c4", qt.C4), ("seven_d4", qt.D4)):
+        qt.assert_equivariant(nets[label].double().eval(), group, x)
     with pytest.raises(qt.NotEquivariantError):
         qt.assert_equivariant(nets["seven_plain"].double().eval(), qt.C4, x)
     counts = [records.multiply_adds(e.config(0), 10) for e in STUDIES["rotated-mnist"].entries]
@@ -126,23 +152,19 @@ def test_networks_for_digits_are_invariant_and_the_search_sees_no_test_image() -
         assert config.loader == "mnist-rot-held"
         assert config.augment.rotate == (0 if entry.label.endswith("-0degrees") else 360)
         qt.assert_equivariant(network.net_for(config, tuple("0123456789")).double().eval(), qt.C4, x)
-    committed = records.load(RESULTS / "records", ["mnist-rot-choice"])
-    assert "of the test" not in page("mnist-search", study, committed)
-    assert "test" not in findings.sentence(study, committed, study.takeaways[0])
+    assert study.judged == "validation"
 
 
 def test_the_digit_network_that_is_tested_is_the_one_that_validation_prefers() -> None:
     search, final = STUDIES["mnist-search"], STUDIES["rotated-mnist"]
     tried = records.load(RESULTS / "records", ["mnist-rot-choice"])
     scores = {e.label: findings.values(search, tried, e.label)[0] for e in search.entries}  # "test": those held out
-    assert min(scores, key=scores.__getitem__) == catalogue.CHOSEN
-    assert sorted(scores.values())[1] > scores[catalogue.CHOSEN]  # no tie to be broken
-    chosen, tested = search.labels[catalogue.CHOSEN].config(0), final.labels[catalogue.CHOSEN].config(0)
+    assert min(scores, key=scores.__getitem__) == CHOSEN
+    assert sorted(scores.values())[1] > scores[CHOSEN]  # no tie to be broken
+    chosen, tested = search.labels[CHOSEN].config(0), final.labels[CHOSEN].config(0)
     assert (chosen.factory, chosen.augment, chosen.lr) == (tested.factory, tested.augment, tested.lr)
-    spent = [run["cpu_seconds"] for run in tried.runs.values()]
     best = records.load(RESULTS / "records", ["mnist-rot-best"])
-    assert set(best.runs) <= {("mnist-rot-best", catalogue.CHOSEN, 0)}
-    assert sum(spent) + sum(run["cpu_seconds"] for run in best.runs.values()) < 6 * 3600  # three hours of two cores
+    assert set(best.runs) <= {("mnist-rot-best", CHOSEN, 0)}
 
 
 # --- name lists -------------------------------------------------------------------------------------------------------
@@ -156,9 +178,9 @@ def test_the_committed_parts_are_disjoint() -> None:
     parts = listed()
     assert {part: len(names) for part, names in parts.items()} == {"train": 19_377, "valid": 1_211, "test": 3_633}
     assert len(set.union(*parts.values())) == 24_221
-    for part, names in parts.items():
+    for part, found in parts.items():
         folder = Path(splits.__file__).parent / "committed_splits" / "plankton_three_way"
-        assert splits.written(sorted(names)) == (folder / f"{part}.txt").read_text()
+        assert splits.written(sorted(found)) == (folder / f"{part}.txt").read_text()
     for part in ("train", "test"):
         assert len({name.split("/")[0] for name in parts[part]}) == 121
 
@@ -265,84 +287,136 @@ LOSSES = {
 }
 
 
-def test_sentences_follow_from_the_figures() -> None:
-    pool, roll = SMALL.takeaways
-    found = made_up(LOSSES, {"baseline-linear": [1.80, 1.82, 1.79]})
-    text = findings.sentence(SMALL, found, pool)
-    preferred = "`baseline-linear` with 4 turns averaged (1.803), the plain network here that validation prefers"
-    assert (
-        f"test cross-entropy of 1.700: lower than `baseline` (2.000), `baseline-linear` (1.953) and {preferred};"
-        in text
-    )
-    assert text.endswith(
-        "; by test error it is not told apart from the latter; it takes 4.0 times the CPU seconds of `baseline` and "
-        "4.0 times those of `baseline-linear`."
-    )
-    for (_, label, seed), run in found.runs.items():
-        if label == "pool-mean":
-            run["test"] = {**run["test"], "accuracy": 0.6 + 0.01 * seed}
-    assert "; by test error it is lower than the latter;" in findings.sentence(SMALL, found, pool)
-    text = findings.sentence(SMALL, found, roll)
-    assert "of 2.210: higher than `baseline-half` (2.113), `baseline-linear` (1.953) and `baseline-linear` with" in text
-    assert text.count("lower") == 0
-    open_one = made_up({"baseline": [2.0, 2.1, 1.9], "pool-mean": [2.1, 1.9, 2.0]})
-    text = findings.sentence(SMALL, open_one, pool)
-    assert "of 2.000: not set against `baseline-linear`, and not told apart from `baseline` (2.000), the plain" in text
-    single = findings.sentence(SMALL, made_up({"baseline": [2.0], "pool-mean": [1.9]}), pool)
-    assert "lower than `baseline` (2.000, one seed, which decides nothing), the plain network here" in single
-    assert findings.sentence(SMALL, made_up({}), pool).endswith("(`pool-mean`): not run yet.")
+def rows_of(text: str, heading: str) -> list[dict[str, str]]:
+    """The first table below a heading of a page."""
+    below = text.split(f"{heading}\n", 1)[1]
+    lines = re.search(r"(?:^\|.*\n)+", below, re.MULTILINE)
+    assert lines is not None
+    cells = [[cell.strip() for cell in line[1:-1].split("|")] for line in lines[0].splitlines()]
+    return [dict(zip(cells[0], row, strict=True)) for row in cells[2:]]
 
 
-def test_the_intervals_behind_the_sentences_are_in_the_table() -> None:
+def errors(found: records.Records, label: str, values: list[float]) -> None:
+    """Give the runs of a label these errors in percent."""
+    for seed, value in enumerate(values):
+        run = found.runs["plankton-small", label, seed]
+        for part in ("valid", "test"):
+            run[part] = {**run[part], "accuracy": 1 - value / 100}
+
+
+@pytest.mark.parametrize(
+    ("pool", "verdict"),
+    [
+        ([1.90, 1.91, 1.89], "better"),
+        ([2.10, 2.12, 2.11], "worse"),
+        ([2.10, 1.90, 2.00], "open"),
+        ([1.00], "one seed"),
+        ([], "not run"),
+    ],
+)
+def test_the_interval_decides_the_verdict(pool: list[float], verdict: str) -> None:
+    found = made_up({"baseline": [2.0, 2.01, 1.99], "pool-mean": pool})
+    gap = findings.gap(SMALL, found, Question("pool-mean", "baseline", ""))
+    assert gap.verdict == verdict
+    if gap.interval:
+        low, high = gap.interval
+        assert (high < 0, low > 0) == (verdict == "better", verdict == "worse")
+
+
+def test_the_summary_names_figures_and_verdicts_of_both_measures() -> None:
+    losses = {label: values for label, values in LOSSES.items() if len(values) > 1}
+    found = made_up(losses, {"baseline-linear": [1.80, 1.82, 1.79]})
+    text = paragraph(SMALL, found)
+    for side in ("pool-mean", "baseline-linear", "roll-all-quarter", "baseline-linear@4"):
+        assert name(SMALL, side).casefold() in text.casefold()
+        assert findings.figure(SMALL, found, side) in text
+    errors(found, "roll-all-quarter", [20.0, 21.0, 22.0])  # the best by error, the worst by cross-entropy
+    row = decisions.decisions(SMALL, found)[0]
+    assert (row.equivariant, row.chosen) == ("roll-all-quarter", "baseline-linear@4")
+    said = decisions.verdict(SMALL, found, row)
+    assert said.index("better by cross-entropy") < said.index("worse by error")  # of the ordinary one, which is chosen
+    assert paragraph(SMALL, found) != text
+    assert paragraph(SMALL, made_up({}))
+    assert finding(SMALL, found) != finding(SMALL, made_up({}))
+
+
+def test_one_run_is_never_said_to_win() -> None:
+    single = made_up({"baseline": [2.0], "pool-mean": [1.9], "baseline-linear": [2.1]})
+    text = paragraph(SMALL, single)
+    assert "1.900 (one run)" in text
+    assert not any(verb in text for verb in VERBS.values())
+    few = made_up({"baseline-linear": [2.1, 2.0, 2.2], "pool-mean": [1.9]})
+    assert "1.900 (one run)" in paragraph(SMALL, few)
+    assert "2.100 (mean of three runs)" in paragraph(SMALL, few)
+
+
+@pytest.mark.parametrize("study_name", STUDIES)
+def test_sentences_on_top_are_short(study_name: str) -> None:
+    study = STUDIES[study_name]
+    found = records.load(RESULTS / "records", [entry.experiment for entry in study.entries])
+    for sentence in re.split(r"(?<=[.?!]) (?=[A-Z*\"])", paragraph(study, found)):
+        assert len(sentence.split()) <= LONGEST, sentence
+
+
+def test_the_intervals_behind_the_summary_are_in_the_table() -> None:
     found = made_up(LOSSES, {"baseline-half": [1.0, 1.1, 1.2]})
-    lines = page("small-set", SMALL, found).splitlines()
-    row = next(line for line in lines if line.startswith("| `pool-mean` | `baseline-half` with 4 turns averaged |"))
-    assert "| 3 | +0.600 | +0.338 to +0.862 |" in row
-    assert "| worse | +0.00 (+0.00 to +0.00) |" in row
-    assert row.endswith("that validation prefers |")
-    asked = findings.asked(SMALL, found)
-    assert len(asked) == len(set(asked)) == len(SMALL.questions) + 2
-    usual = made_up({**LOSSES, "baseline-linear": [1.0, 1.1, 1.2]})
-    assert len(findings.asked(SMALL, usual)) == len(SMALL.questions)  # both are questions of the study anyway
+    table = rows_of(page("small-set", SMALL, found), "## Paired comparisons")
+    pair = [name(SMALL, side) for side in ("pool-mean", "baseline-half@4")]
+    row = next(row for row in table if [row["first"], row["second"]] == pair)
+    assert (row["pairs"], row["difference"], row["95 % interval"]) == ("3", "+0.600", "+0.338 to +0.862")
+    assert row["the first is"] == "worse"
+    pairs = [(gap.question.one, gap.question.other) for gap in asked(SMALL, found)]
+    assert len(pairs) == len(set(pairs)) == len(table)
+    for decision in decisions.decisions(SMALL, found):
+        assert decision.question
+        assert (decision.question.one, decision.question.other) in pairs
 
 
-def test_orders_of_the_paper_that_do_not_show_are_said() -> None:
+def test_orders_of_the_paper_that_do_not_hold_are_listed() -> None:
     losses = {**LOSSES, "pool-max": [1.70, 1.72, 1.69], "roll-dense-half": [1.70, 1.71, 1.70]}
-    text = page("small-set", SMALL, made_up(losses))
-    assert (
-        "As in the paper: `pool-mean` against `baseline` (better), `roll-dense-half` against `pool-mean` (not" in text
-    )
-    differ = text.split("Otherwise than in the paper:")[1].split("##")[0]
-    assert "- `roll-all-quarter` against `baseline-half`: better in the paper, worse here (+0.097 test cross" in differ
-    assert "- `pool-max` against `pool-mean`: worse in the paper, not told apart here (+0.003 test cross" in differ
-    assert "| 0.7048, 0.6781: worse | asked later: another function |" in text
-    assert "What of the paper shows here" not in page("small-set", SMALL, made_up({"baseline": [2.0] * 3}))
-    assert "| the paper |" not in page("rotated-mnist", STUDIES["rotated-mnist"], records.Records({}, {}, {}))
+    text = paper.claims(SMALL, asked(SMALL, made_up(losses)))
+    agree, differ = text.split("\n\n")[1], text.split("\n\n")[3]
+
+    def pair(one: str, other: str) -> str:
+        return f"*{name(SMALL, one)}* against *{name(SMALL, other)}*"
+
+    for sides in (("pool-mean", "baseline"), ("roll-dense-half", "pool-mean")):
+        assert pair(*sides) in agree
+        assert pair(*sides) not in differ
+    for sides in (("roll-all-quarter", "baseline-half"), ("pool-max", "pool-mean")):
+        assert pair(*sides) in differ
+        assert pair(*sides) not in agree
+    assert paper.claims(SMALL, asked(SMALL, made_up({"baseline": [2.0] * 3}))) == ""
+    digits = page("rotated-mnist", STUDIES["rotated-mnist"], records.Records({}, {}, {}))
+    assert "the paper" not in rows_of(digits, "## Paired comparisons")[0]
 
 
 def test_machines_are_named_with_what_they_ran() -> None:
     found = made_up(LOSSES)
-    assert "- Ran on p, Python 3, torch 2, x, 2 cores.\n" in page("small-set", SMALL, found)
     for label, seed in (("baseline", 1), ("baseline", 2), ("pool-max", 0)):
         run = found.runs["plankton-small", label, seed]
-        run["environment"] = {**run["environment"], "processor": "y"}
-    text = page("small-set", SMALL, found)
-    assert "- Ran on p, Python 3, torch 2, x, 2 cores, where nothing else is said.\n" in text
-    assert "- On p, Python 3, torch 2, y, 2 cores: `baseline` (seeds 1, 2), `pool-max` (seed 0). CPU" in text
+        run["environment"] = {**run["environment"], "processor": "another processor"}
+    lines = page("small-set", SMALL, found).splitlines()
+    other = next(line for line in lines if "another processor" in line)
+    assert "`baseline` (seeds 1, 2)" in other
+    assert "`pool-max`" in other
+    assert "pool-mean" not in other
 
 
 def test_turns_that_were_not_scored_leave_a_gap() -> None:
     found = made_up({"baseline": [2.0], "pool-mean": [1.9]})
-    whole = picture(SMALL, found)
     turned = found.runs["plankton-small", "pool-mean", 0].pop("test_4_turns")
-    text = page("small-set", SMALL, found)
-    assert "| pool-mean | 1 of 5 | 1,000 | 2.0 | 1.900 | 1.900 | 50.0 | - | - | 400 |" in text
+
+    def averaged() -> str:
+        table = rows_of(page("small-set", SMALL, found), "## All figures")
+        return next(row for row in table if row["label"] == "`pool-mean`")["4 turns averaged: c.-e."]
+
+    assert averaged() == "-"
     assert ",0.5,,\n" in as_csv(SMALL, found)
     assert findings.values(SMALL, found, "pool-mean@4") == {}
     assert findings.values(SMALL, found, "baseline@4") == {0: 2.0}
-    assert picture(SMALL, found) == whole  # where averaging changes nothing, its dot is not drawn either
     found.runs["plankton-small", "pool-mean", 0]["test_4_turns"] = turned
-    assert "| 1.900 | 1.900 | 50.0 | 1.900 | 50.0 | 400 |" in page("small-set", SMALL, found)
+    assert averaged() == "1.900"
 
 
 def test_the_strongest_plain_network_is_chosen_by_validation() -> None:
@@ -366,54 +440,83 @@ def test_a_control_of_three_seeds_is_preferred_to_one_of_five_where_it_is_better
     assert findings.strongest_plain(SMALL, made_up(losses), "pool-mean") == chosen
 
 
-def test_the_best_network_for_a_budget_is_the_one_that_validation_prefers() -> None:
-    study = STUDIES["equal-cost"]
+def some_runs(study: Study, runs: dict[str, tuple[float, float, float]]) -> records.Records:
+    """Label -> loss, CPU seconds, loss with turns averaged; one run of each."""
     found = records.Records({}, {}, {})
-
-    def add(label: str, loss: float, cpu: float, turned: float) -> None:
+    for label, (loss, cpu, turned) in runs.items():
         entry = study.labels[label]
         found.runs[entry.experiment, label, 0] = record(entry, 0, loss, cpu, turned)
+    return found
 
-    assert budgets.ranking(study, found)[0] == "No run of these has been made."
-    add("baseline-all", 2.0, 200, 1.9)
-    add("baseline-all-40epochs", 1.8, 900, 1.7)
-    add("roll-all-quarter-all", 1.8, 240, 1.8)
-    add("pool-mean-all", 1.6, 750, 1.6)
-    shown = [[(o.line, o.valid) for o in budgets.offers(study, found, seconds)] for seconds in (100, 220, 250, 1000)]
-    plain = [("baseline, 4 turns averaged", 1.9), ("baseline", 2.0)]
-    turned, long = ("baseline, 4 turns averaged", 1.7), ("baseline", 1.8)
-    assert shown[:3] == [[], plain, [("roll-all-quarter", 1.8), *plain]]
-    assert shown[3] == [("pool-mean", 1.6), turned, long, ("roll-all-quarter", 1.8)]
-    verdict, rows = budgets.ranking(study, found)
-    assert verdict.endswith("other networks for other budgets: roll-all-quarter and pool-mean.")
-    assert ("1,000", "2", "`baseline-all-40epochs` with 4 turns averaged", "1", "900", "1.700", "1.700") in rows
-    for entry, cpu in ((study.labels["pool-mean-all-2epochs"], 150), (study.labels["pool-mean-all"], 750)):
-        add(entry.label, 1.5, cpu, 1.5)
-        best = found.runs[entry.experiment, entry.label, 0]
-        best["test"] = {"cross_entropy": 9.0, "accuracy": 0.1}  # of which the choice knows nothing
-    assert budgets.ranking(study, found)[0].endswith("at every budget: pool-mean.")
-    only = {key: run for key, run in found.runs.items() if not key[1].startswith("baseline")}
-    assert "No plain network is among" in budgets.ranking(study, records.Records(only, {}, {}))[0]
-    # The baseline: 900 seconds for 40 epochs, 200 for 10.
-    assert budgets.unevenness(study, found) == pytest.approx(22.5 / 20)
-    assert "## The best network for a budget" in page("equal-cost", study, found)
-    assert "## The best network for a budget" not in page("all-images", STUDIES["all-images"], made_up(LOSSES))
-    # Where the picture has a line of dots for each entry, each offers itself, and plain ones with turns averaged.
+
+COSTS = {
+    "baseline-all": (2.0, 200.0, 1.9),
+    "baseline-all-40epochs": (1.8, 900.0, 1.7),
+    "roll-all-quarter-all": (1.8, 240.0, 1.8),
+    "pool-mean-all": (1.6, 750.0, 1.6),
+}
+
+
+def test_for_a_budget_validation_chooses_among_networks_that_finish_in_time() -> None:
+    study = STUDIES["equal-cost"]
+    found = some_runs(study, COSTS)
+    offered = [[o.side for o in decisions.within(study, found, seconds)] for seconds in (100, 220, 250, 1000)]
+    assert offered[:2] == [[], ["baseline-all@4", "baseline-all"]]
+    assert offered[2] == ["roll-all-quarter-all", "baseline-all@4", "baseline-all"]
+    assert offered[3][:3] == ["pool-mean-all", "baseline-all-40epochs@4", "baseline-all-40epochs"]  # the best of a line
+    chosen = {row.case: (row.chosen, row.ordinary) for row in decisions.decisions(study, found)}
+    assert chosen == {
+        "250": ("roll-all-quarter-all", "baseline-all@4"),
+        "500": ("roll-all-quarter-all", "baseline-all@4"),
+        "1,000": ("pool-mean-all", "baseline-all-40epochs@4"),
+    }
+    assert decisions.unevenness(study, found) == pytest.approx(22.5 / 20)  # 900 seconds for 40 epochs, 200 for 10
+    # Where the picture has a row for each side, each offers itself, and ordinary ones with turns averaged.
     some = made_up(LOSSES, {"baseline-half": [1.0, 1.1, 1.2]})
-    first = budgets.offers(SMALL, some, 125)[0]
+    first = decisions.within(SMALL, some, 125)[0]
     assert (first.side, first.runs) == ("baseline-half@4", 3)
-    assert "pool-mean" not in [offer.side for offer in budgets.offers(SMALL, some, 125)]  # it takes 400 seconds
-    assert "pool-mean" in [offer.side for offer in budgets.offers(SMALL, some, 500)]
+    assert "pool-mean" not in [offer.side for offer in decisions.within(SMALL, some, 125)]  # it takes 400 seconds
+    assert "pool-mean" in [offer.side for offer in decisions.within(SMALL, some, 500)]
+    assert decisions.decisions(study, records.Records({}, {}, {})) == []
+
+
+def test_the_test_images_have_no_say_in_a_decision() -> None:
+    study = STUDIES["equal-cost"]
+    found = some_runs(study, COSTS)
+    before = decisions.decisions(study, found)
+    for label, run in ((label, run) for (_, label, _), run in found.runs.items()):
+        worst = 9.0 if label == "pool-mean-all" else 0.1
+        run["test"] = run["test_4_turns"] = {"cross_entropy": worst, "accuracy": 0.1}
+    assert decisions.decisions(study, found) == before
+    for run in found.runs.values():  # but validation has
+        run["valid"], run["valid_4_turns"] = (
+            {"cross_entropy": -run[p]["cross_entropy"], "accuracy": 0.5} for p in PARTS
+        )
+    assert decisions.decisions(study, found) != before
+
+
+PARTS = ("valid", "valid_4_turns")
+
+
+def test_decisions_by_number_of_images_compare_equal_numbers() -> None:
+    study = STUDIES["few-labels"]
+    found = records.load(RESULTS / "records", [entry.experiment for entry in study.entries])
+    made = decisions.decisions(study, found)
+    assert made
+    for row in made:
+        sides = [side for side in (row.equivariant, row.ordinary) if side]
+        sizes = {findings.average(study, found, side, "train_images") for side in sides}
+        assert {f"{size:,.0f}" for size in sizes} == {row.case}
+        assert row.chosen in sides
 
 
 def test_settings_are_those_of_the_experiment_and_not_of_its_first_row() -> None:
     few, search = (page(name, STUDIES[name], records.Records({}, {}, {})) for name in ("few-labels", "mnist-search"))
     assert STUDIES["few-labels"].entries[0].config(0).epochs == 160
-    assert "- `plankton-small`, where the row does not say otherwise: 40 epochs," in few
+    assert "\n  - 40 epochs," in few
+    assert "\n  - 160 epochs," not in few
     assert STUDIES["mnist-search"].entries[0].config(0).augment.rotate == 0
-    assert "Warps of training images: rotate 360.0," in search
-    assert "dropout 0.2" in few
-    assert "dropout as the network has it" in search
+    assert "rotate 360.0," in search
 
 
 def test_the_page_says_which_networks_were_trained_past_their_best() -> None:
@@ -424,37 +527,71 @@ def test_the_page_says_which_networks_were_trained_past_their_best() -> None:
         found.curves["plankton-small", "pool-mean", seed] = curve
         found.curves["plankton-small", "baseline", seed] = [*curve[:-1], {"epoch": 4, "valid_cross_entropy": 2.1}]
     assert findings.past_best(SMALL, found) == {"pool-mean": (pytest.approx(2.1), pytest.approx(2.7))}
-    assert "lowest and last: `pool-mean` 2.10 and 2.70." in page("small-set", SMALL, found)
+    assert f"{name(SMALL, 'pool-mean')}: 2.10, 2.70" in page("small-set", SMALL, found)
 
 
 def test_the_page_has_what_disappoints_fails_or_is_missing() -> None:
     found = made_up(LOSSES)
     found.runs["plankton-small", "stack", 0] = {"label": "stack", "seed": 0, "failed": "training diverges"}
     text = page("small-set", SMALL, found)
-    top = text.split("\n\n")
-    assert top[0] == "# Plankton, small set"
-    assert [part.count(". ") for part in top[1:3]] == [0, 0]  # a sentence each
-    assert top[3].startswith("![")
-    assert "| roll-all-quarter | 3 of 5 |" in text
-    assert "| pool-max | 1 of 3 | 1,000 | 2.0 | 1.900 | 1.900 |" in text
-    assert "| stack | 0 of 3, 1 failed | - |" in text
-    assert "| pool-rms | 0 of 3 | - |" in text
-    assert "- `stack`: seed 0 failed: training diverges; seeds 1, 2 not run" in text
-    assert "- `pool-mean`: seeds 3, 4 not run" in text
-    assert "16 of 104 runs" in text
-    row = next(line for line in text.splitlines() if line.startswith("| `roll-all-quarter` | `baseline-half` |"))
-    assert "| 3 | +0.097 | +0.059 to +0.135 |" in row
-    assert "| worse |" in row
-    assert "| `roll-dense-half` | `pool-mean` | 0 | - | - | - | - | not run |" in text
-    assert "The comparisons were chosen before the runs, but for those asked later, and" in text
-    assert text.count("| asked later: ") == len(catalogue.LATER)
-    assert text.index("## How to reproduce it") < text.index("## What it does not show")
-    assert "quarterturn study small-set --data DIR" in text
-    assert as_csv(SMALL, found).count("\n") == 17
-    assert "training took 2.0 times its CPU seconds" in text
+    table = {row["label"].strip("`"): row for row in rows_of(text, "## All figures")}
+    assert list(table) == list(SMALL.labels)
+    runs = {label: table[label]["runs"] for label in ("roll-all-quarter", "pool-max", "stack", "pool-rms")}
+    assert runs == {
+        "roll-all-quarter": "3 of 5",
+        "pool-max": "1 of 3",
+        "stack": "0 of 3, 1 failed",
+        "pool-rms": "0 of 3",
+    }
+    assert (table["pool-max"]["test c.-e."], table["pool-rms"]["test c.-e."]) == ("1.900", "-")
+    missing = text.split("## Not run, or failed")[1].split("##")[0]
+    assert f"{name(SMALL, 'stack')}: seed 0 failed: training diverges; seeds 1, 2 not run" in missing
+    assert f"{name(SMALL, 'pool-mean')}: seeds 3, 4 not run" in missing
+    assert name(SMALL, "pool-max") in missing
+    pairs = {(row["first"], row["second"]): row for row in rows_of(text, "## Paired comparisons")}
+    disappoints = pairs[name(SMALL, "roll-all-quarter"), name(SMALL, "baseline-half")]
+    assert (disappoints["difference"], disappoints["the first is"]) == ("+0.097", "worse")
+    not_run = pairs[name(SMALL, "roll-dense-half"), name(SMALL, "pool-mean")]
+    assert (not_run["pairs"], not_run["difference"], not_run["the first is"]) == ("0", "-", "not run")
+    later = {(name(SMALL, q.one), name(SMALL, q.other)) for q in SMALL.questions if q.later}
+    assert {pair for pair, row in pairs.items() if row["why"].startswith("added later")} == later
+    crowded = {line for line in text.splitlines() if "2.0 times its CPU seconds" in line}
+    assert crowded
     for run in found.runs.values():
         run["wall_seconds"] = run.get("cpu_seconds")
-    assert "Other processes" not in page("small-set", SMALL, found)
+    assert crowded.isdisjoint(page("small-set", SMALL, found).splitlines())
+
+
+@pytest.mark.parametrize("study_name", STUDIES)
+def test_every_finished_run_is_in_the_csv(study_name: str) -> None:
+    study = STUDIES[study_name]
+    found = records.load(RESULTS / "records", [entry.experiment for entry in study.entries])
+    rows = list(csv.DictReader(io.StringIO(as_csv(study, found))))
+    finished = {(entry.label, seed) for entry in study.entries for seed in records_of(found, entry)}
+    assert {(row["label"], int(row["seed"])) for row in rows} == finished
+    assert len(rows) == len(finished)
+    for row in rows:
+        entry = study.labels[row["label"]]
+        kept = found.runs[entry.experiment, entry.label, int(row["seed"])]
+        assert float(row["test_cross_entropy"]) == kept["test"]["cross_entropy"]
+        assert row["network"] == name(study, row["label"])
+
+
+def records_of(found: records.Records, entry: Entry) -> list[int]:
+    keys = [(entry.experiment, entry.label, seed) for seed in range(entry.seeds)]
+    return [key[2] for key in keys if "test" in found.runs.get(key, {})]
+
+
+@pytest.mark.parametrize("study_name", [name for name, study in STUDIES.items() if not study.series])
+def test_pictures_have_few_rows_sorted_by_the_measure(study_name: str) -> None:
+    study = STUDIES[study_name]
+    found = records.load(RESULTS / "records", [entry.experiment for entry in study.entries])
+    sides = featured(study, found)
+    assert 0 < len(sides) == len(set(sides)) <= MOST
+    means = [float(np.mean(list(findings.values(study, found, side).values()))) for side in sides]
+    assert means == sorted(means)
+    for row in decisions.decisions(study, found):
+        assert {side for side in (row.equivariant, row.ordinary) if side} <= set(sides)
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -468,7 +605,28 @@ def test_pages_and_pictures_with_little_and_with_all(name: str) -> None:
         assert page(name, study, found).startswith(f"# {study.title}")
         assert picture(study, found)[:8] == b"\x89PNG\r\n\x1a\n"
     assert picture(study, full) == picture(study, full)
-    assert "Not run, or failed" not in page(name, study, full)
+    assert findings.absent(study, full) == []
+
+
+@pytest.mark.parametrize("study_name", STUDIES)
+@pytest.mark.parametrize(
+    "kept",
+    [
+        lambda entry, seed: entry.is_plain,
+        lambda entry, seed: not entry.is_plain,
+        lambda entry, seed: seed == int(entry.is_plain),  # no seed in common
+    ],
+    ids=["ordinary", "equivariant", "other seeds"],
+)
+def test_pages_of_half_a_study(study_name: str, kept: Callable[[Entry, int], bool]) -> None:
+    study = STUDIES[study_name]
+    found = records.Records({}, {}, {})
+    for entry, seed in study.runs():
+        if kept(entry, seed):
+            found.runs[entry.experiment, entry.label, seed] = record(entry, seed, 1.0 + seed / 100)
+    assert page(study_name, study, found)
+    assert picture(study, found)
+    assert all(verb not in finding(study, found) for verb in ("win", "beat"))  # there is nothing to compare
 
 
 # --- records ----------------------------------------------------------------------------------------------------------
@@ -496,9 +654,10 @@ TINY = {"side": 15, "epochs": 1, "batch": 20, "train_size": 60}
 NAMES = {row: f"{row}-1epochs-60images" for row in ("baseline", "pool-mean", "roll-all-quarter")}
 TINY_STUDY = Study(
     "Tiny",
+    "Which?",
     "Seconds.",
     entries("synthetic", 1, NAMES, **TINY),
-    (Takeaway(NAMES["pool-mean"], "pooling", (NAMES["baseline"],), NAMES["baseline"]),),
+    (Takeaway(NAMES["pool-mean"], (NAMES["baseline"],)),),
     (Question(NAMES["pool-mean"], NAMES["baseline"] + "@4", "to see"),),
     ("Anything.",),
 )
@@ -516,17 +675,24 @@ def test_a_study_from_the_command_line(
         return capsys.readouterr().out
 
     assert call("--no-train") == ""
-    out = call(f"--rows {NAMES['baseline']}")
-    assert "1 of 1 runs are to be made" in out
-    assert "1 of 3 runs have been made" in (tmp_path / "out/tiny.md").read_text()
-    assert "2 of 3 runs are to be made" in call()
+
+    def runs() -> list[str]:
+        return [row["runs"] for row in rows_of((tmp_path / "out/tiny.md").read_text(), "## All figures")]
+
+    assert "1 of 1" in call(f"--rows {NAMES['baseline']}")
+    assert runs() == ["1 of 1", "0 of 1", "0 of 1"]
+    assert "2 of 3" in call()
+    assert runs() == ["1 of 1"] * 3
     text = (tmp_path / "out/tiny.md").read_text()
-    assert "3 of 3 runs have been made" in text
-    listing = (tmp_path / "out/README.md").read_text()
-    assert "| [Tiny](tiny.md) | Seconds. | 3 of 3 |" in listing
-    assert "| Plankton, small set | About 2,000" in listing  # no page yet, so no link
+    listed_studies = {
+        row["study"]: row for row in rows_of((tmp_path / "out/README.md").read_text(), "# Results on real data")
+    }
+    assert listed_studies["[Tiny](tiny.md)"]["finding"] == finding(
+        TINY_STUDY, records.load(tmp_path / "out/records", ["synthetic"])
+    )
+    assert "Plankton, small set" in listed_studies  # no page yet, so no link
     (tmp_path / "runs").rename(tmp_path / "gone")  # the records are enough
-    assert "to be made" not in call()
+    call()
     assert (tmp_path / "out/tiny.md").read_text() == text
     found = records.load(tmp_path / "out/records", ["synthetic"])
     kept = found.runs["synthetic", NAMES["pool-mean"], 0]

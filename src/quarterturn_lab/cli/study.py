@@ -9,9 +9,9 @@ from quarterturn_lab.progress import Bars
 from quarterturn_lab.studies import records
 from quarterturn_lab.studies.catalogue import STUDIES, study_of
 from quarterturn_lab.studies.definition import Study
-from quarterturn_lab.studies.findings import sentence
 from quarterturn_lab.studies.page import as_csv, index, page, progress
 from quarterturn_lab.studies.plot import picture
+from quarterturn_lab.studies.summary import finding
 from quarterturn_lab.training.sweep import sweep
 
 
@@ -34,7 +34,7 @@ def run_study(
     waiting = [(entry, seed) for entry, seed in chosen if not have.finished(entry, seed)]
     try:
         if train and waiting:
-            print(f"{len(waiting)} of {len(chosen)} runs are to be made", flush=True)
+            print(f"{len(waiting)} of {len(chosen)} runs to make", flush=True)
             todo = [(e.config(seed, data), records.directory_of(e, seed, root)) for e, seed in waiting]
             with Bars(interval=60.0) as bars:
                 sweep(todo, jobs or os.cpu_count() or 1, bars)
@@ -59,8 +59,7 @@ def write(name: str, study: Study, root: Path, output: Path) -> list[Path]:
     for suffix, content in made.items():
         write_atomically(output / f"{name}.{suffix}", content)
     write_atomically(output / "README.md", contents(output))
-    for takeaway in study.takeaways:
-        print(sentence(study, found, takeaway))
+    print(finding(study, found))
     print(progress(study, found))
     return [output / f"{name}.{suffix}" for suffix in made]
 

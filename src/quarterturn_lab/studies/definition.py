@@ -1,10 +1,12 @@
-"""What a study is: its runs, the comparisons that are made, the sentences at the top of its page.
+"""What a study is: its runs, the decision that its page opens with, and the comparisons that are made.
 
-A run is named by its experiment, its label and its seed, the same in all studies: what two of them need is run once.
+A run is identified by its experiment, its label and its seed, in all studies alike: two studies can share runs. A
+"side" is a label, with `TURNED` behind it where the predictions for four turns of each image are averaged.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from quarterturn_lab.errors import unknown
@@ -12,7 +14,7 @@ from quarterturn_lab.settings.config import Config, checked
 from quarterturn_lab.settings.experiments import EXPERIMENTS, settings_of
 from quarterturn_lab.settings.networks import ROWS
 
-TURNED = "@4"  # after a label: the answers to four turns of each test image averaged
+TURNED = "@4"
 # Options that labels name, with their unit.
 NAMED = {"epochs": "epochs", "train_size": "images", "turn": "degrees", "zoom": "zoom", "shear": "shear"} | {
     "dropout": "dropout"
@@ -58,48 +60,57 @@ class Entry:
 
 @dataclass(frozen=True)
 class Question:
-    """One side against another, paired by seed. A side is a label, with `TURNED` behind it where turns are averaged."""
+    """One side against another, paired by seed."""
 
     one: str
     other: str
     why: str
-    later: bool = False  # asked when other runs of the study had been seen
+    later: bool = False  # added after other runs of the study had been seen
 
 
 @dataclass(frozen=True)
 class Takeaway:
-    """A sentence for the top of a page: what `who`, in words `what`, gains against each of `others`.
-
-    It is also set against the plain network that validation data prefers, and its cost against `cost_of`.
-    """
+    """Sentences for the top of a page: `who` against `others` and the ordinary network that validation prefers."""
 
     who: str
+    others: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row of the decision table that was named before testing: for data without a validation part."""
+
     what: str
-    others: tuple[str, ...]
-    cost_of: str
+    equivariant: str
+    ordinary: str | None = None
 
 
 @dataclass(frozen=True)
 class Study:
-    """A page. `series` are the lines of its picture, by name; none: a line of dots for each entry."""
+    """A page. Its texts may name a side in braces, `{pool-mean}`: the page shows the network's display name.
+
+    The rows of its decision table are `budgets` in CPU seconds, numbers of training images, or `cases`.
+    """
 
     title: str
+    decision: str  # what a practitioner has to decide, in one line
     about: str
     entries: tuple[Entry, ...]
     takeaways: tuple[Takeaway, ...]
     questions: tuple[Question, ...]
     limits: tuple[str, ...]
     measure: Literal["cross_entropy", "error"] = "cross_entropy"
-    judged: Literal["test", "validation"] = "test"  # what the images that rows are judged on are called
-    series: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    judged: Literal["test", "validation"] = "test"  # the images that rows are scored on
+    series: tuple[tuple[str, ...], ...] = ()  # lines of the picture, as sides; none: a row for each side that matters
     along: Literal["cpu_seconds", "train_images"] = "cpu_seconds"
-    budgets: tuple[int, ...] = ()  # CPU seconds of training for which the best network is asked
-    further: str = ""  # what else is to be run, elsewhere
-    published: dict[str, str] = field(default_factory=dict)  # label -> the error in percent that others printed for it
-    reasons: tuple[str, ...] = ()  # why an order of the paper does not show, as far as other rows tell
+    budgets: tuple[int, ...] = ()
+    cases: tuple[Case, ...] = ()
+    further: str = ""  # what else can be run, on a bigger machine
+    published: dict[str, str] = field(default_factory=dict)  # label -> the error in percent that others published
+    reasons: tuple[str, ...] = ()  # why the paper's order does not hold, as far as other rows tell
 
     def runs(self, seeds: int | None = None, labels: Iterable[str] = ()) -> list[tuple[Entry, int]]:
-        """Entries with seeds, the first seed of all of them first; fewer seeds or only some labels, where asked."""
+        """Entries with seeds, the first seed of all entries first; fewer seeds or only some labels on request."""
         chosen = tuple(labels)
         for label in chosen:
             if label not in self.labels:
@@ -113,7 +124,7 @@ class Study:
             if seed < entry.seeds
         ]
 
-    @property
+    @cached_property
     def labels(self) -> dict[str, Entry]:
         return {entry.label: entry for entry in self.entries}
 

@@ -1,32 +1,20 @@
-"""What the records of a study say: figures of each entry, paired differences, and sentences that follow from them."""
+"""What the records of a study say: figures of each side, paired differences, the control that validation prefers."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from quarterturn_lab.evaluation.statistics import mean_sd, paired_interval, paired_t_test, sign_flip_test
-from quarterturn_lab.studies.definition import TURNED, Entry, Question, Study, Takeaway
+from quarterturn_lab.studies.definition import TURNED, Entry, Question, Study
+from quarterturn_lab.studies.names import names, split
 from quarterturn_lab.studies.records import Records
 
 Verdict = Literal["better", "worse", "open", "one seed", "not run"]
 UNITS = {"cross_entropy": ("cross-entropy", "", 3), "error": ("error", " points", 2)}  # name, unit, digits
 
 OTHER: dict[str, Literal["cross_entropy", "error"]] = {"cross_entropy": "error", "error": "cross_entropy"}
-ENOUGH = 3  # seeds: with fewer, a control is not preferred to others that have them
-PAST = 1.1  # times its lowest validation cross-entropy: trained past its best probabilities
-
-
-def split(side: str) -> tuple[str, bool]:
-    """Label, and whether turns are averaged."""
-    return side.removesuffix(TURNED), side.endswith(TURNED)
-
-
-def shown(side: str) -> str:
-    """
-    >>> shown("baseline@4")
-    '`baseline` with 4 turns averaged'
-    """
-    label, turned = split(side)
-    return f"`{label}`" + (" with 4 turns averaged" if turned else "")
+ENOUGH = 3  # seeds: a control with fewer is not preferred to one that has them
+PAST = 1.1  # times the lowest validation cross-entropy: trained past its best probabilities
 
 
 def values(study: Study, records: Records, side: str, part: str = "test") -> dict[int, float]:
@@ -42,10 +30,17 @@ def value(scores: dict[str, Any], measure: str) -> float:
     return float(scores["cross_entropy"] if measure == "cross_entropy" else 100 * (1 - scores["accuracy"]))
 
 
-def position(study: Study, records: Records, side: str) -> float:
-    """Where a side that has been run lies along the picture's axis: the mean over its seeds."""
+def figure(study: Study, records: Records, side: str, part: str = "test") -> str:
+    """The mean over seeds, rounded: "1.946" or "2.33 %"; a dash where nothing has been run."""
+    found = list(values(study, records, side, part).values())
+    _, unit, digits = UNITS[study.measure]
+    return f"{mean_sd(found)[0]:.{digits}f}{' %' if unit else ''}" if found else "-"
+
+
+def average(study: Study, records: Records, side: str, what: str) -> float:
+    """The mean over seeds of an item of the records, such as CPU seconds, for a side that has been run."""
     found = records.of(study.labels[split(side)[0]]).values()
-    return mean_sd([record[study.along] for record in found])[0]
+    return mean_sd([record[what] for record in found])[0]
 
 
 # --- paired differences -----------------------------------------------------------------------------------------------
@@ -62,7 +57,7 @@ class Gap:
     def mean(self) -> float:
         return mean_sd(self.differences)[0]
 
-    @property
+    @cached_property
     def interval(self) -> tuple[float, float] | None:
         return paired_interval(self.differences) if self.differences else None
 
@@ -84,16 +79,21 @@ class Gap:
         return "better" if high < 0 else "worse" if low > 0 else "open"
 
 
+def other_measure(study: Study) -> Study:
+    """The same study, judged by the error instead of the cross-entropy, or the other way round."""
+    return replace(study, measure=OTHER[study.measure])
+
+
 def gap(study: Study, records: Records, question: Question) -> Gap:
     one, other = (values(study, records, side) for side in (question.one, question.other))
     return Gap(question, tuple(one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())))
 
 
 def strongest_plain(study: Study, records: Records, who: str) -> str | None:
-    """The plain network, with or without turns averaged, that has the best validation score over the seeds of `who`.
+    """The ordinary network, with or without turns averaged, that has the best validation score over the seeds of `who`.
 
-    Only those trained on as many images, and with three seeds in common or as many as any of them has; of all these
-    the scores of the seeds that they share.
+    Candidates are trained on as many images and share three seeds with `who`, or as many as any of them does. Scores
+    are over the seeds that all candidates share.
     """
     own = records.of(study.labels[split(who)[0]])
     found: dict[str, dict[int, float]] = {}
@@ -121,77 +121,7 @@ def cpu_ratio(study: Study, records: Records, one: str, other: str) -> float | N
     return sum(first[s]["cpu_seconds"] for s in shared) / sum(second[s]["cpu_seconds"] for s in shared)
 
 
-# --- sentences --------------------------------------------------------------------------------------------------------
-
-RELATIONS = {
-    "better": "lower than",
-    "worse": "higher than",
-    "open": "not told apart from",
-    "not run": "not set against",
-}
-
-
-def relation(found: Gap) -> str:
-    """One comparison in words: lower is better."""
-    if found.verdict == "one seed":
-        return RELATIONS["better" if found.mean < 0 else "worse"]
-    return RELATIONS[found.verdict]
-
-
-def sentence(study: Study, records: Records, takeaway: Takeaway) -> str:
-    """What a practitioner should take from the figures, as they are; the intervals are in the page's table."""
-    what = f"{takeaway.what[0].upper()}{takeaway.what[1:]}"
-    own = _mean(study, records, takeaway.who)
-    if own is None:
-        return f"{what}: not run yet."
-    strongest = strongest_plain(study, records, takeaway.who)
-    groups: dict[str, list[str]] = {}
-    for side in (*(side for side in takeaway.others if side != strongest), *([strongest] if strongest else ())):
-        found = gap(study, records, Question(takeaway.who, side, ""))
-        notes = [
-            _mean(study, records, side),
-            "one seed, which decides nothing" if found.verdict == "one seed" else None,
-        ]
-        told = f" ({', '.join(note for note in notes if note)})" if any(notes) else ""
-        preferred = ", the plain network here that validation prefers" if side == strongest else ""
-        group = groups.pop(relation(found), [])  # to the end, where the preferred network belongs
-        groups[relation(found)] = [*group, f"{shown(side)}{told}{preferred}"]
-    parts = [f"{how} {listed(sides)}" for how, sides in groups.items()]
-    text = f"{what} gives a {study.judged} {UNITS[study.measure][0]} of {own}: {listed(parts, ', ')}"
-    if strongest is not None:
-        other = replace(study, measure=OTHER[study.measure])
-        found = gap(other, records, Question(takeaway.who, strongest, ""))
-        text += f"; by {study.judged} {UNITS[other.measure][0]} it is {relation(found)} the latter"
-    costs: list[str] = []
-    for label in dict.fromkeys((takeaway.cost_of, *([split(strongest)[0]] if strongest else []))):
-        ratio = cpu_ratio(study, records, takeaway.who, label)
-        costs += [f"{ratio:.1f} times {'those' if costs else 'the CPU seconds'} of `{label}`"] if ratio else []
-    return text + (f"; it takes {listed(costs)}" if costs else "") + "."
-
-
-def _mean(study: Study, records: Records, side: str) -> str | None:
-    found = list(values(study, records, side).values())
-    _, unit, digits = UNITS[study.measure]
-    return f"{mean_sd(found)[0]:.{digits}f}{' %' if unit else ''}" if found else None
-
-
-def listed(parts: list[str], between: str = " ") -> str:
-    """
-    >>> listed(["a", "b", "c"])
-    'a, b and c'
-    """
-    return f"{', '.join(parts[:-1])}{between}and {parts[-1]}" if len(parts) > 1 else parts[0]
-
-
-def asked(study: Study, records: Records) -> list[Question]:
-    """The questions of a study, and each takeaway against the plain network that validation prefers."""
-    questions = list(study.questions)
-    for takeaway in study.takeaways:
-        strongest = strongest_plain(study, records, takeaway.who)
-        if strongest and not any((q.one, q.other) == (takeaway.who, strongest) for q in questions):
-            why = "the plain network here, with or without turns averaged, that validation prefers"
-            questions.append(Question(takeaway.who, strongest, why))
-    return questions
+# --- what is missing, and what was trained too long ------------------------------------------------------------------
 
 
 def state(records: Records, entry: Entry) -> str:
@@ -207,7 +137,7 @@ def state(records: Records, entry: Entry) -> str:
 
 def absent(study: Study, records: Records) -> list[str]:
     """A line for each entry of which runs are missing or failed."""
-    lines = []
+    lines, named = [], names(study)
     for entry in study.entries:
         parts = []
         for seed in range(entry.seeds):
@@ -218,7 +148,7 @@ def absent(study: Study, records: Records) -> list[str]:
         if missing:
             parts.append(f"seed{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))} not run")
         if parts:
-            lines.append(f"`{entry.label}`: {'; '.join(parts)}")
+            lines.append(f"{named[entry.label]}: {'; '.join(parts)}")
     return lines
 
 

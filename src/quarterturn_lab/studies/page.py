@@ -2,18 +2,20 @@
 
 import csv
 import io
-from dataclasses import replace
 
 from quarterturn_lab.evaluation.statistics import mean_sd
 from quarterturn_lab.report.table import plus_minus
-from quarterturn_lab.studies.budgets import ranking, unevenness
+from quarterturn_lab.studies import decisions
 from quarterturn_lab.studies.definition import Entry, Study
-from quarterturn_lab.studies.findings import OTHER, UNITS, Gap, absent, asked, gap, past_best, sentence, shown, state
+from quarterturn_lab.studies.findings import UNITS, Gap, absent, gap, other_measure, past_best, state
+from quarterturn_lab.studies.names import glossary, name, names, told
 from quarterturn_lab.studies.paper import beside, claims, printed
 from quarterturn_lab.studies.records import Record, Records
+from quarterturn_lab.studies.summary import asked, finding, paragraph
 
 COLUMNS = (
-    "row",
+    "network",
+    "label",
     "runs",
     "parameters",
     "multiply-adds",
@@ -25,72 +27,82 @@ COLUMNS = (
     "CPU s",
     "paper: test c.-e.",
 )
-NOTE = (
-    "c.-e. is cross-entropy, lower is better; ± is the sample standard deviation over seeds, a figure without it "
-    "is one run. Multiply-adds are of one image on its way through the network, in millions, counted with maps turned "
-    "and without the Fourier kernel. CPU seconds are of training alone. 4 turns averaged: the mean answer to the image "
-    "turned by 0, 90, 180 and 270 degrees, not retrained; a network that is invariant to turns gains nothing."
-)
-PAIRED = (
-    "The first minus the second, seed by seed; below zero the first is better. The comparisons were chosen {when}, and "
-    "the intervals are not corrected for their number. p is by Student's t and, exactly, by flipping signs: "
-    "with three seeds that cannot be below 0.25, with five not below 0.0625."
-)
-BUDGET = (
-    "Of each line, the training that validation images prefer among those that take no longer, and of these the three "
-    "best, by validation; the test images have no say. Averaging turns costs nothing in training, and four passes when "
-    "the network is used."
-)
-INDEX = (
-    "Each page is made by its command from the [records](records) of runs, and says itself which runs it rests on. The "
-    "command makes those that have no record yet; it can be stopped at any time and goes on when it is given again. "
-    "Runs that two studies share are made once. How the studies are defined: "
-    "[decisions/0028](../decisions/0028-studies.md)."
-)
-CROWDED = 1.3  # times the CPU seconds that a run takes when it is not alone
+ALWAYS = 3  # columns that stand even where nothing has been run
+NOTE = """\
+- c.-e.: cross-entropy. Lower is better, as for the error.
+- ±: sample standard deviation over seeds. A figure without it is one run.
+- Multiply-adds: millions for one image, counted with maps turned and without the Fourier kernel.
+- CPU s: CPU seconds of training, without scoring.
+- 4 turns averaged: at test time. An invariant network gains nothing from it.\
+"""
+PAPER = "- The paper's figures are for its own images and its larger network."
+PAIRED = """\
+- difference: the first minus the second, seed by seed. Below zero the first is better.
+- The first is "better" or "worse" where the 95 % interval leaves out zero.
+- p (t) is Student's; p (signs) flips signs exactly. The latter is at least 0.25 with three seeds, 0.0625 with five.
+- Comparisons were chosen {when}. Intervals are not corrected for their number.\
+"""
+BUDGET = "For each budget: the three networks with the lowest validation {measure} among those that finish in time."
+INDEX = """\
+Each page is made by its command from the [records](records) of runs. The command makes the runs that have no record
+yet. It can be stopped at any time and goes on when it is given again. Studies share runs. How studies are defined:
+[decisions/0028](../decisions/0028-studies.md).\
+"""
+CROWDED = 1.3  # times its CPU seconds: such a run was not alone on the machine
+UNEVEN = 1.05  # times the cheapest epoch of a network: the machine was not steady
 NOTHING = "-"
-PAPER = "The paper's figures are for its full data and its full network."
 
 
-def page(name: str, study: Study, records: Records) -> str:
-    """The whole page."""
+def page(page_name: str, study: Study, records: Records) -> str:
+    """The whole page: decision, picture and summary first, then all the rest."""
+    measure = UNITS[study.measure][0]
     parts = [
         f"# {study.title}",
-        *(sentence(study, records, takeaway) for takeaway in study.takeaways),
-        f"![{study.title}: {study.judged} {UNITS[study.measure][0]} of each network]({name}.png)",
+        study.decision,
+        markdown(decisions.table(study, records)),
+        f"![{study.title}: {study.judged} {measure} of the networks that matter]({page_name}.png)",
+        paragraph(study, records),
+        "## What was run",
         f"{study.about} {progress(study, records)}",
-        *(budgets(study, records) if study.budgets else ()),
-        "## Figures",
-        table(study, records),
-        NOTE + (f" {PAPER}" if any(printed(entry) for entry in study.entries) else ""),
-        "## Paired comparisons",
-        comparisons(study, records),
-        PAIRED.format(when=when(study)),
+        "Words in the names of networks:",
+        bullets(glossary(_names(study))),
     ]
-    found = claims(study, compared(study, records))
+    if study.budgets:
+        parts += ["## The best networks for each budget", *budgets(study, records)]
+    gaps = asked(study, records)
+    notes = NOTE + (f"\n{PAPER}" if any(printed(entry) for entry in study.entries) else "")
+    parts += ["## All figures", table(study, records), notes]
+    parts += ["## Paired comparisons", comparisons(study, records, gaps), PAIRED.format(when=when(study))]
+    found = claims(study, gaps)
     if found:
-        parts += ["## What of the paper shows here", found, *study.reasons]
-    lines = absent(study, records)
-    if lines:
-        parts += ["## Not run, or failed", "\n".join(f"- {line}" for line in lines)]
-    parts += ["## Settings", settings(study, records)]
-    parts += ["## How to reproduce it", reproduce(name, study)]
-    limits = [
-        *study.limits,
-        *trained_past(study, records),
-        *crowded(study, records),
-        *(["Rows that are missing say nothing."] if lines else []),
-    ]
-    parts += ["## What it does not show", "\n".join(f"- {limit}" for limit in limits)]
+        parts += ["## The paper's order beside ours", found, *(told(study, reason) for reason in study.reasons)]
+    missing = absent(study, records)
+    if missing:
+        parts += ["## Not run, or failed", bullets(missing)]
+    parts += ["## Settings and machines", settings(study, records)]
+    parts += ["## How to reproduce it", reproduce(page_name, study)]
+    limits = [told(study, limit) for limit in study.limits]
+    limits += [*trained_past(study, records), *crowded(study, records)]
+    limits += ["Rows that are missing say nothing."] if missing else []
+    parts += ["## What it does not show", bullets(limits)]
     return "\n\n".join(parts) + "\n"
 
 
-def budgets(study: Study, records: Records) -> tuple[str, ...]:
-    verdict, rows = ranking(study, records)
-    uneven = (
-        f"An epoch of one network took up to {unevenness(study, records):.1f} times as long in one run as in another."
-    )
-    return "## The best network for a budget", f"{verdict} {BUDGET} {uneven}", markdown(rows)
+def _names(study: Study) -> list[str]:
+    return [name(study, side) for line in decisions.lines(study) for side in line]
+
+
+def bullets(lines: list[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def budgets(study: Study, records: Records) -> tuple[str, str]:
+    text = [BUDGET.format(measure=UNITS[study.measure][0])]
+    text += ["Test images play no part in the choice."] if study.judged == "test" else []
+    uneven = decisions.unevenness(study, records)
+    if uneven > UNEVEN:
+        text.append(f"An epoch of one network took up to {uneven:.1f} times as long in one run as in another.")
+    return " ".join(text), markdown(decisions.ranking(study, records))
 
 
 def finished(study: Study, records: Records) -> list[Record]:
@@ -105,34 +117,35 @@ def made(study: Study, records: Records) -> tuple[int, float]:
 
 def progress(study: Study, records: Records) -> str:
     done, seconds = made(study, records)
-    return f"{done} of {len(study.runs())} runs have been made, in {seconds / 3600:.1f} CPU hours."
+    return f"{done} of {len(study.runs())} runs are done, in {seconds / 3600:.1f} CPU hours."
 
 
 def index(found: dict[str, tuple[Study, Records]], pages: set[str]) -> str:
-    """The list of all studies, with what there is of each; `pages` are the names of the pages that there are."""
-    rows: list[tuple[str, ...]] = [("study", "what", "runs made", "CPU hours", "command")]
-    for name, (study, records) in found.items():
+    """The list of all studies, with a finding of each; `pages` are the names of the pages that there are."""
+    short: list[tuple[str, ...]] = [("study", "finding")]
+    rows: list[tuple[str, ...]] = [("study", "runs made", "CPU hours", "command")]
+    for page_name, (study, records) in found.items():
         done, seconds = made(study, records)
-        title = f"[{study.title}]({name}.md)" if name in pages else study.title
-        command = f"`quarterturn study {name} --data DIR --jobs 2`"
-        rows.append((title, study.about, f"{done} of {len(study.runs())}", f"{seconds / 3600:.1f}", command))
-    short = [
-        f"**[{study.title}]({name}.md).** {' '.join(sentence(study, records, t) for t in study.takeaways)}"
-        for name, (study, records) in found.items()
-        if name in pages
-    ]
-    costs = ["What these networks cost, side by side: [costs.md](costs.md)."] if "costs" in pages else []
-    return "\n\n".join(["# Results on real data", *short, *costs, "## How they are made", INDEX, markdown(rows)]) + "\n"
+        title = f"[{study.title}]({page_name}.md)" if page_name in pages else study.title
+        command = f"`quarterturn study {page_name} --data DIR --jobs 2`"
+        short.append((title, finding(study, records)))
+        rows.append((title, f"{done} of {len(study.runs())}", f"{seconds / 3600:.1f}", command))
+    costs = ["What a training step of these networks costs: [costs.md](costs.md)."] if "costs" in pages else []
+    return (
+        "\n\n".join(["# Results on real data", markdown(short), *costs, "## How they are made", INDEX, markdown(rows)])
+        + "\n"
+    )
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
 def table(study: Study, records: Records) -> str:
-    """A line for each entry, whether it has been run or not; columns in which nothing stands are left out."""
-    rows = [cells(study, records, entry) for entry in study.entries]
-    used = [i for i in range(len(COLUMNS)) if i < 2 or any(row[i] not in ("", NOTHING) for row in rows)]
-    header = tuple(name.replace("test", study.judged) for name in COLUMNS)
+    """A row for each entry, whether it has been run or not; empty columns are left out."""
+    named = names(study)
+    rows = [(named[entry.label], f"`{entry.label}`", *cells(study, records, entry)) for entry in study.entries]
+    used = [i for i in range(len(COLUMNS)) if i < ALWAYS or any(row[i] not in ("", NOTHING) for row in rows)]
+    header = tuple(column.replace("test", study.judged) for column in COLUMNS)
     if study.published:
         header = (*header[:-1], f"published: {study.judged} error %")
     return markdown([tuple(row[i] for i in used) for row in (header, *rows)])
@@ -143,7 +156,7 @@ def cells(study: Study, records: Records, entry: Entry) -> tuple[str, ...]:
     paper = printed(entry)
     last = plus_minus(paper.test, 4) if paper else study.published.get(entry.label, "")
     if not found:
-        return (entry.label, state(records, entry), *(NOTHING,) * (len(COLUMNS) - 3), last)
+        return (state(records, entry), *(NOTHING,) * (len(COLUMNS) - ALWAYS - 1), last)
 
     def figures(part: str, key: str, digits: int) -> str:
         if not all(part in record for record in found):
@@ -152,7 +165,6 @@ def cells(study: Study, records: Records, entry: Entry) -> tuple[str, ...]:
         return plus_minus(mean_sd([100 * (1 - n) for n in numbers] if key == "accuracy" else numbers), digits)
 
     return (
-        entry.label,
         state(records, entry),
         f"{found[0]['parameters']:,}",
         f"{found[0]['multiply_adds'] / 1e6:.1f}",
@@ -166,19 +178,14 @@ def cells(study: Study, records: Records, entry: Entry) -> tuple[str, ...]:
     )
 
 
-def compared(study: Study, records: Records) -> list[Gap]:
-    return [gap(study, records, question) for question in asked(study, records)]
-
-
-def comparisons(study: Study, records: Records) -> str:
-    """A line for each question; the last but one column, the paper's, only where it has something to say."""
-    other = replace(study, measure=OTHER[study.measure])
-    beyond = (
-        f"{study.judged} {UNITS[other.measure][0]}{',' if UNITS[other.measure][1] else ''}{UNITS[other.measure][1]}"
-    )
+def comparisons(study: Study, records: Records, gaps: list[Gap]) -> str:
+    """A row for each comparison, by both measures; the paper's column only where it has something to say."""
+    other = other_measure(study)
+    measure, unit, _ = UNITS[other.measure]
     measured = ("first", "second", "pairs", "difference", "95 % interval", "p (t)", "p (signs)", "the first is")
-    rows: list[tuple[str, ...]] = [(*measured, f"{beyond} (95 % interval)", "the paper", "why")]
-    for found in compared(study, records):
+    second = f"{study.judged} {measure}{',' if unit else ''}{unit} (95 % interval)"
+    rows: list[tuple[str, ...]] = [(*measured, second, "the paper", "why")]
+    for found in gaps:
         rows.append(
             (*_compared(study, found), _briefly(other, gap(other, records, found.question)), *_about(study, found))
         )
@@ -188,21 +195,19 @@ def comparisons(study: Study, records: Records) -> str:
 
 def when(study: Study) -> str:
     """When the comparisons of a study were chosen."""
-    if study.judged == "validation":
-        return "as the search went on"
-    return "before the runs" + (", but for those asked later" if any(q.later for q in study.questions) else "")
+    return "as the search went on" if study.judged == "validation" else "before the runs, except where noted"
 
 
 def _compared(study: Study, found: Gap) -> tuple[str, ...]:
     digits = UNITS[study.measure][2]
     return (
-        shown(found.question.one),
-        shown(found.question.other),
+        name(study, found.question.one),
+        name(study, found.question.other),
         str(len(found.differences)),
         f"{found.mean:+.{digits}f}" if found.differences else NOTHING,
         _interval(study, found) or NOTHING,
         *(NOTHING if p is None else f"{p:.2g}" for p in found.p_values),
-        {"open": "not told apart"}.get(found.verdict, found.verdict),
+        decisions.WORDS[found.verdict],
     )
 
 
@@ -219,7 +224,7 @@ def _briefly(study: Study, found: Gap) -> str:
 
 
 def _about(study: Study, found: Gap) -> tuple[str, str]:
-    return beside(study, found.question), ("asked later: " if found.question.later else "") + found.question.why
+    return beside(study, found.question), ("added later: " if found.question.later else "") + found.question.why
 
 
 def markdown(rows: list[tuple[str, ...]]) -> str:
@@ -228,17 +233,20 @@ def markdown(rows: list[tuple[str, ...]]) -> str:
 
 
 def as_csv(study: Study, records: Records) -> str:
-    """Every run with all its digits."""
+    """Every finished run with all its digits."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     parts = ("train", "valid", "valid_4_turns", "test", "test_4_turns")
-    names = [f"{part}_{key}" for part in parts for key in ("cross_entropy", "accuracy")]
-    writer.writerow(["label", "seed", "parameters", "multiply_adds", "train_images", "cpu_seconds", *names])
+    columns = [f"{part}_{key}" for part in parts for key in ("cross_entropy", "accuracy")]
+    named = names(study)
+    writer.writerow(
+        ["label", "network", "seed", "parameters", "multiply_adds", "train_images", "cpu_seconds", *columns]
+    )
     for entry in study.entries:
         for seed, record in records.of(entry).items():
             scores = [record.get(part, {}).get(key) for part in parts for key in ("cross_entropy", "accuracy")]
-            numbers = [record[name] for name in ("parameters", "multiply_adds", "train_images", "cpu_seconds")]
-            writer.writerow([entry.label, seed, *numbers, *scores])
+            numbers = [record[key] for key in ("parameters", "multiply_adds", "train_images", "cpu_seconds")]
+            writer.writerow([entry.label, named[entry.label], seed, *numbers, *scores])
     return buffer.getvalue()
 
 
@@ -251,23 +259,28 @@ def settings(study: Study, records: Records) -> str:
     for experiment in dict.fromkeys(entry.experiment for entry in study.entries):
         used = [entry for entry in study.entries if entry.experiment == experiment]
         config = Entry(experiment, used[0].row, 1).config(0)
-        own = any("factory" in entry.options for entry in used)  # such a network has its dropout and its start itself
-        dropout = "as the network has it" if own else f"{config.net.dropout:g}"
-        output = "a tenth of that" if own else f"{config.output_scale:g} of Xavier"
-        warps = ", ".join(f"{name} {value}" for name, value in config.augment.model_dump().items())
+        own = any("factory" in entry.options for entry in used)  # such a network has its own dropout and start
         drops = " and ".join(f"{drop:.0%}" for drop in config.drops)
-        lines.append(
-            f"- `{experiment}`, where the row does not say otherwise: {config.epochs} epochs, {config.batch_images} "
-            f"images in a batch, Adam {config.lr:g}, tenfold lower at {drops} of the run, weight decay "
-            f"{config.weight_decay:g}, dropout {dropout}, {config.precision}, {config.threads} thread. Warps of "
-            f"training images: {warps}. Filters start as He has it, over all their inputs, rolled ones included; the "
-            f"output layer at {output}. Alike for all rows."
-        )
-    every = finished(study, records)
+        warps = ", ".join(f"{warp} {value}" for warp, value in config.augment.model_dump().items())
+        dropout = "set by the network" if own else f"{config.net.dropout:g}"
+        output = "He x 0.1" if own else f"Xavier x {config.output_scale:g}"
+        lines += [
+            f"- `{experiment}`, unless the name says otherwise:",
+            f"  - {config.epochs} epochs, {config.batch_images} images in a batch, {config.precision}, "
+            f"{config.threads} thread.",
+            f"  - Adam, learning rate {config.lr:g}, divided by ten at {drops} of the run; weight decay "
+            f"{config.weight_decay:g}; dropout {dropout}.",
+            f"  - He initialisation (fan-in counts rolled inputs); output layer {output}.",
+            f"  - Augmentation: {warps}.",
+        ]
     lines += ran_on(study, records)
-    for train, test, data in sorted({(r["train_images"], r["test_images"], r["data"]) for r in every}):
+    parts: dict[tuple[int, str], set[int]] = {}
+    for record in finished(study, records):
+        parts.setdefault((record["test_images"], record["data"]), set()).add(record["train_images"])
+    for (test, data), train in sorted(parts.items()):
+        sizes = ", ".join(f"{size:,}" for size in sorted(train))
         lines.append(
-            f"- {train:,} training images, {test:,} {study.judged} images; the data have the fingerprint {data}."
+            f"- Training images: {sizes}. {study.judged.capitalize()} images: {test:,}. Data fingerprint: {data}."
         )
     return "\n".join(lines)
 
@@ -278,29 +291,30 @@ def ran_on(study: Study, records: Records) -> list[str]:
     for entry in study.entries:
         for seed, record in records.of(entry).items():
             e = record["environment"]
-            words = f"{e['platform']}, Python {e['python']}, torch {e['torch']}, {e['processor']}, {e['cores']} cores"
+            words = f"{e['processor']}, {e['cores']} cores, {e['platform']}, Python {e['python']}, torch {e['torch']}"
             made_by.setdefault(words, {}).setdefault(entry.label, []).append(seed)
     if len(made_by) < 2:
-        return [f"- Ran on {words}." for words in made_by]
+        return [f"- Machine: {words}." for words in made_by]
     most = max(made_by, key=lambda words: sum(map(len, made_by[words].values())))
-    lines = [f"- Ran on {most}, where nothing else is said."]
-    for words in made_by.keys() - {most}:
-        rows = [
-            f"`{label}` (seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))})"
-            for label, seeds in made_by[words].items()
-        ]
-        lines.append(f"- On {words}: {', '.join(rows)}. CPU seconds of two machines are not comparable.")
-    return sorted(lines, reverse=True)
+    lines = [f"- Machine, unless listed below: {most}."]
+    for words in sorted(made_by.keys() - {most}):
+        rows = []
+        for label, seeds in made_by[words].items():
+            every = len(seeds) == study.labels[label].seeds
+            rows.append(f"`{label}`" + ("" if every else f" (seeds {', '.join(map(str, seeds))})"))
+        lines.append(f"- {words}: {', '.join(rows)}")
+    return [*lines, "- CPU seconds of two machines are not comparable."]
 
 
 def trained_past(study: Study, records: Records) -> list[str]:
     """A warning where networks became surer than they are right."""
-    rows = [f"`{label}` {low:.2f} and {last:.2f}" for label, (low, last) in past_best(study, records).items()]
-    if not rows:
+    found, named = past_best(study, records), names(study)
+    if not found:
         return []
+    rows = [f"\n  - {named[label]}: {low:.2f}, {last:.2f}" for label, (low, last) in found.items()]
     return [
-        "Some networks were trained past their best cross-entropy: they are surer than they are right, and a shorter "
-        f"training would give better probabilities. Validation cross-entropy, lowest and last: {', '.join(rows)}."
+        "Some networks were trained past their best cross-entropy: stopping earlier would give better probabilities. "
+        f"Their lowest and last validation cross-entropy:{''.join(rows)}"
     ]
 
 
@@ -311,16 +325,17 @@ def crowded(study: Study, records: Records) -> list[str]:
     if not found or wall < CROWDED * cpu:
         return []
     return [
-        f"Other processes used the same machine (training took {wall / cpu:.1f} times its CPU seconds), and they slow "
-        "each other's memory: compare CPU seconds roughly."
+        f"Other processes ran on the same machine: training took {wall / cpu:.1f} times its CPU seconds. Compare CPU "
+        "seconds roughly."
     ]
 
 
-def reproduce(name: str, study: Study) -> str:
+def reproduce(page_name: str, study: Study) -> str:
     needs = "MNIST's idx files" if any("mnist" in entry.experiment for entry in study.entries) else "train/"
     return (
-        f"```sh\nquarterturn study {name} --data DIR --jobs 2 --output FOLDER\n```\n\n"
-        f"`DIR` is the folder that holds {needs}. Runs that were interrupted go on, and those that have a record in "
-        f"`FOLDER` are not run again: an empty folder starts from nothing. Each digit is in [{name}.csv]({name}.csv), "
-        "settings, summaries and curves in [records](records)." + (f"\n\n{study.further}" if study.further else "")
+        f"```sh\nquarterturn study {page_name} --data DIR --jobs 2 --output FOLDER\n```\n\n"
+        f"`DIR` is the folder that holds {needs}. `--rows LABEL` makes the runs of one network. Interrupted runs go "
+        "on. Runs that have a record in `FOLDER` are not made again; an empty folder starts from nothing. All digits "
+        f"are in [{page_name}.csv]({page_name}.csv); settings, summaries and curves are in [records](records)."
+        + (f"\n\n{study.further}" if study.further else "")
     )

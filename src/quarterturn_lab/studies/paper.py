@@ -1,14 +1,15 @@
-"""The paper's figures beside ours: what it printed for a row, and whether its order of two rows shows here."""
+"""The paper's figures beside ours: what it printed for a row, and whether its order of two rows holds here."""
 
 import math
 
 from quarterturn_lab.evaluation.statistics import t_quantile
 from quarterturn_lab.settings.experiments import EXPERIMENTS, Printed
+from quarterturn_lab.studies.decisions import WORDS
 from quarterturn_lab.studies.definition import Entry, Question, Study
-from quarterturn_lab.studies.findings import UNITS, Gap, Verdict, shown, split
+from quarterturn_lab.studies.findings import UNITS, Gap, Verdict
+from quarterturn_lab.studies.names import name, split
 
 RUNS = 10  # behind each figure of the paper
-WORDS = {"open": "not told apart"}
 
 
 def printed(entry: Entry) -> Printed | None:
@@ -40,30 +41,27 @@ def beside(study: Study, question: Question) -> str:
     lines = in_the_paper(study, question)
     if lines is None:
         return ""
-    return f"{lines[0].test[0]:.4f}, {lines[1].test[0]:.4f}: {_word(verdict(*lines))}"
+    return f"{lines[0].test[0]:.4f}, {lines[1].test[0]:.4f}: {WORDS[verdict(*lines)]}"
 
 
 def claims(study: Study, gaps: list[Gap]) -> str:
-    """Which orders of the paper show here and which do not; empty where nothing can be compared."""
+    """Which orders of the paper hold here and which do not; empty where nothing can be compared."""
     agree: list[str] = []
     differ: list[str] = []
-    name, unit, digits = UNITS[study.measure]
+    measure, unit, digits = UNITS[study.measure]
     for found in gaps:
         lines = in_the_paper(study, found.question)
         if lines is None or found.interval is None:
             continue
-        pair = f"{shown(found.question.one)} against {shown(found.question.other)}"
-        there, here = verdict(*lines), found.verdict
+        pair = f"- *{name(study, found.question.one)}* against *{name(study, found.question.other)}*"
+        there, here = WORDS[verdict(*lines)], WORDS[found.verdict]
         if there == here:
-            agree.append(f"{pair} ({_word(here)})")
+            agree.append(f"{pair}: {here}")
         else:
             size = f"{found.mean:+.{digits}f}{unit}"
-            differ.append(f"- {pair}: {_word(there)} in the paper, {_word(here)} here ({size} {study.judged} {name})")
-    if not agree and not differ:
-        return ""
-    text = f"As in the paper: {', '.join(agree)}." if agree else "No order of the paper shows here."
-    return text + ("\n\nOtherwise than in the paper:\n\n" + "\n".join(differ) if differ else " None differs.")
-
-
-def _word(found: Verdict) -> str:
-    return WORDS.get(found, found)
+            differ.append(f"{pair}: {there} in the paper, {here} here ({size})")
+    parts = {
+        "The same as in the paper:": agree,
+        f"Not as in the paper (difference of {study.judged} {measure}):": differ,
+    }
+    return "\n\n".join(text for title, found in parts.items() if found for text in (title, "\n".join(found)))

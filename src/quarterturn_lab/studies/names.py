@@ -1,0 +1,177 @@
+"""Display names of networks, made from what an entry is: "rolled, half width, D4, 20 epochs"."""
+
+import re
+from collections.abc import Iterable
+from functools import partial
+from importlib import import_module
+from inspect import signature
+from typing import Any
+
+from quarterturn_lab.settings.experiments import EXPERIMENTS
+from quarterturn_lab.settings.networks import Net, edited
+from quarterturn_lab.studies.definition import TURNED, Entry, Study
+
+TEST_TIME = "4 turns averaged at test time"
+ELEMENTS = {"C4": "turns", "D4": "turns and flips"}
+FRACTIONS = {2: "half", 4: "quarter", 8: "eighth"}
+POOLS = {"mean": "averaged", "rms": "root mean square", "max": "maximum"}
+METHODS = {
+    "stack": "stacked over {} inside",
+    "oriented-max": "maximum over {} after each layer",
+    "gradual-pool": "pooled over {} step by step",
+    "symmetric": "filters symmetric under {}",
+}
+# Keywords of a network factory, and options of a training, in words.
+KEYWORDS = {
+    "each": "{} convolutions a stage",
+    "kernel": "{0} x {0} windows",
+    "mean": "mean over positions",
+    "angles": "{} angles averaged at test time",
+}
+OPTIONS = {
+    "dropout": "dropout {:g}",
+    "turn": "turned by {:g} degrees in training",
+    "zoom": "zoom {:g}",
+    "shear": "shear {:g}",
+}
+# What a name has in it, how to call that, what it means.
+GLOSSARY = (
+    ("ordinary", "ordinary", "no built-in symmetry."),
+    ("rolled", "rolled", "each layer applies its filters in all orientations and sees the maps of all of them."),
+    ("dense layers rolled", "dense layers rolled", "the dense layers alone do so."),
+    (
+        " inside",
+        "over turns inside",
+        "the network sees the image in all orientations and pools before its last layer.",
+    ),
+    ("after each layer", "after each layer", "each layer keeps the strongest response over all orientations."),
+    ("C4", "C4", "the four quarter turns."),
+    ("D4", "D4", "the four quarter turns, each with and without a flip."),
+    (" width", "half, quarter, ... width", "filters in a layer, relative to the ordinary network."),
+    (" filters", "8-16-32 filters", "filters in the layers of each stage."),
+    ("no last ReLU", "no last ReLU", "the last hidden layer has no ReLU, like that of the pooled networks."),
+    ("ReLU first", "ReLU first", "that ReLU is kept, before the pooling."),
+    (TEST_TIME, TEST_TIME, "predictions for the image at 0, 90, 180 and 270 degrees are averaged: four passes in use."),
+    ("4 angles", "4 angles averaged", "predictions for the image at 0, 22.5, 45 and 67.5 degrees are averaged."),
+    ("turned by", "turned by 0 degrees", "training images are not turned; for the other networks they are."),
+    ("zoom", "zoom, shear", "training images are resized, or sheared in degrees, by up to so much."),
+)
+
+
+def split(side: str) -> tuple[str, bool]:
+    """Label, and whether turns are averaged at test time."""
+    return side.removesuffix(TURNED), side.endswith(TURNED)
+
+
+def network_name(entry: Entry) -> str:
+    """The network alone.
+
+    >>> network_name(Entry("plankton-31", "roll-all-quarter-dihedral", 3, {"epochs": 20}))
+    'rolled, quarter width, D4'
+    >>> network_name(Entry("plankton-small", "baseline-half-linear", 3))
+    'ordinary, half width, no last ReLU'
+    >>> network_name(Entry("plankton-small", "max-relu", 3))
+    'maximum over turns inside, ReLU first'
+    """
+    factory = entry.options.get("factory")
+    return ", ".join(
+        _of_factory(factory) if factory else _of_net(edited(EXPERIMENTS[entry.experiment].baseline, entry.row))
+    )
+
+
+def _of_net(net: Net) -> list[str]:
+    width = [_width(net.divide, net.widen)] if net.divide != net.widen else []
+    if net.group is None:
+        return ["ordinary", *width, *([] if net.relu else ["no last ReLU"])]
+    elements = ELEMENTS.get(net.group, net.group)
+    if net.method != "pool":
+        return [METHODS[net.method].format(elements), *width]
+    pool = f"{POOLS[net.pool]} over {elements} inside"
+    relu = ["ReLU first"] if net.relu else []
+    if net.roll == "none":
+        return [pool, *width, *relu]
+    rolled = ["rolled", *width] if net.roll == "all" else [f"dense layers rolled, {_width(net.divide_dense, 1)}"]
+    return [*rolled, net.group, *([pool] if net.pool != "mean" else []), *relu]
+
+
+def _width(divide: int, widen: int) -> str:
+    if widen > 1:
+        return "double width" if widen == 2 else f"{widen} times the width"
+    return f"{FRACTIONS.get(divide, f'1/{divide}')} width" if divide > 1 else "full width"
+
+
+def _of_factory(factory: str) -> list[str]:
+    """Its filters and group, and the keywords with which it was made; or the words of its own name."""
+    module, _, name = factory.partition(":")
+    function = getattr(import_module(module), name)
+    facts = {key: parameter.default for key, parameter in signature(function).parameters.items()}
+    if "filters" not in facts:
+        size, _, kind = name.partition("_")
+        return ["ordinary", f"{size} layers"] if kind == "plain" else ["rolled", f"{size} layers", kind.upper()]
+    keywords = function.keywords if isinstance(function, partial) else {}
+    words = [KEYWORDS[key].format(value) for key, value in keywords.items() if key in KEYWORDS]
+    return ["rolled", f"{'-'.join(map(str, facts['filters']))} filters", facts["group"].name, *words]
+
+
+def names(study: Study) -> dict[str, str]:
+    """Label -> display name, unique within the study.
+
+    Number of images and epochs are named where a network of the study has several of them, other options where they
+    differ from the experiment's.
+    """
+    networks = {entry.label: network_name(entry) for entry in study.entries}
+    several = {
+        setting: {(networks[entry.label], _setting(entry, setting)) for entry in study.entries}
+        for setting in ("train_size", "epochs")
+    }
+    shown = [setting for setting, found in several.items() if len(found) > len({network for network, _ in found})]
+    return {
+        entry.label: ", ".join([networks[entry.label], *_sizes(entry, shown), *_options(entry)])
+        for entry in study.entries
+    }
+
+
+def _sizes(entry: Entry, shown: list[str]) -> list[str]:
+    images, epochs = (_setting(entry, setting) for setting in ("train_size", "epochs"))
+    words = {"train_size": f"{images:,} images" if images else "all images", "epochs": f"{epochs} epochs"}
+    return [words[setting] for setting in shown]
+
+
+def _setting(entry: Entry, setting: str) -> Any:
+    return entry.options.get(setting, EXPERIMENTS[entry.experiment].settings.get(setting))
+
+
+def _options(entry: Entry) -> list[str]:
+    usual = EXPERIMENTS[entry.experiment].settings
+    return [
+        words.format(entry.options[option])
+        for option, words in OPTIONS.items()
+        if entry.options.get(option) not in (None, usual.get(option))
+    ]
+
+
+def name(study: Study, side: str) -> str:
+    """The display name of a side."""
+    label, turned = split(side)
+    return names(study)[label] + (f", {TEST_TIME}" if turned else "")
+
+
+def line_name(study: Study, side: str) -> str:
+    """The name of a side without its training: what the points of a line have in common."""
+    label, turned = split(side)
+    return network_name(study.labels[label]) + (f", {TEST_TIME}" if turned else "")
+
+
+def told(study: Study, text: str) -> str:
+    """The text with `{label}` replaced by display names."""
+    return re.sub(r"\{(.+?)\}", lambda found: f"*{name(study, found[1])}*", text)
+
+
+def glossary(shown: Iterable[str]) -> list[str]:
+    """A line for each part of the names that a stranger may not know.
+
+    >>> glossary(["ordinary, 40 epochs"])
+    ['**ordinary**: no built-in symmetry.']
+    """
+    found = list(shown)
+    return [f"**{title}**: {meaning}" for part, title, meaning in GLOSSARY if any(part in each for each in found)]
