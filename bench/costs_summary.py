@@ -1,4 +1,4 @@
-"""The short table of docs/results/costs.md: the cheapest way to train some networks, from the record of bench/costs.py."""
+"""The short table of docs/results/costs.md: the cheapest way to train some networks, from the record of costs.py."""
 
 import csv
 
