@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import quarterturn as qt
-from quarterturn._convert import rules
+from quarterturn._convert import layer_rules
+from quarterturn._convert.initial_weights import per_feature, projected, rearranged
 from quarterturn._convert.report import Cost, cost, short
-from quarterturn._convert.weights import per_feature, projected, rearranged
-from quarterturn._convert.widths import Refusal, Widths, channels, joined, make_equal, repeated
+from quarterturn._convert.widths import Widths, channels, joined, make_equal, repeated
 from quarterturn.filters import roll_filters
+from quarterturn.graph.refusal import Refusal
 
 EXACT = 1e-10
 
@@ -421,20 +422,19 @@ def test_the_result_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     net(torch.randn(2, 3, 16, 16))
 
     def careless(w: Any, path: str, module: Any, value: Any, example: Any) -> Any:
-        out = rules.spatial_pool(w, path, module, value, example)
+        out = layer_rules.spatial_pool(w, path, module, value, example)
         w.makers[path] = lambda: copy.deepcopy(module)
         return out
 
-    table = [(types, careless if rule is rules.spatial_pool else rule) for types, rule in rules.RULES]
-    monkeypatch.setattr(rules, "RULES", table)
+    table = [(types, careless if rule is layer_rules.spatial_pool else rule) for types, rule in layer_rules.LAYER_RULES]
+    monkeypatch.setattr(layer_rules, "LAYER_RULES", table)
     with pytest.raises(qt.ConversionError, match="is not equivariant"):
         qt.convert(net, qt.C4, example=torch.randn(2, 3, 16, 16))
 
 
-@pytest.mark.parametrize("home", ["_convert", "_export"])
-def test_rounding_is_told_from_faults(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounding_is_told_from_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where float32 is off by more than it should be, float64 decides."""
-    monkeypatch.setattr(f"quarterturn.{home}.build.TOLERANCES", {torch.float32: -1.0})
+    monkeypatch.setattr("quarterturn.graph.verify.TOLERANCES", {torch.float32: -1.0})
     net = after(nn.MaxPool2d(3, 2), conv(16, 16))
     x = torch.randn(2, 3, 16, 16)
     net(x)

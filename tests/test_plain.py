@@ -324,7 +324,7 @@ def test_onnx_of_all_networks(name: str, rotate: str, group: Group, tmp_path: Pa
 
 def test_a_file_that_disagrees_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime")
-    from quarterturn._export.build import to_plain as original
+    from quarterturn._export.plain_network import to_plain as original
 
     def wrong(*args: object, **kwargs: object) -> nn.Module:
         plain = original(*args, **kwargs)
@@ -332,7 +332,7 @@ def test_a_file_that_disagrees_is_not_kept(tmp_path: Path, monkeypatch: pytest.M
             parameter.data.mul_(1.01)
         return plain
 
-    monkeypatch.setattr(sys.modules["quarterturn._export.export"], "to_plain", wrong)
+    monkeypatch.setattr(sys.modules["quarterturn._export.onnx_file"], "to_plain", wrong)
     net = nn.Sequential(qt.SliceConv(C4, 1, 1, 3), qt.Pool(C4)).eval()
     with pytest.raises(ConversionError, match="the file differs from the network by"):
         qt.export(net, torch.randn(2, 1, 8, 8), tmp_path / "net.onnx")
@@ -353,14 +353,14 @@ def test_everything_unknown_is_listed_at_once() -> None:
     with pytest.raises(ConversionError) as error:
         to_plain(net)
     message = str(error.value)
-    assert "- '1.1' (Softmax2d): this layer is not known on pathways" in message
-    assert "- '2' (LocalResponseNorm): this layer is not known on pathways" in message
+    assert "- 1.1 (Softmax2d): this layer is not known on pathways" in message
+    assert "- 2 (LocalResponseNorm): this layer is not known on pathways" in message
     assert message.count("\n- ") == 2
     net = nn.Sequential(qt.Slice(C4), Mystery(), qt.Pool(C4))
-    with pytest.raises(ConversionError, match=r"- 'cumsum' \(cumsum\): this function is not known on pathways"):
+    with pytest.raises(ConversionError, match=r"- 1 \(cumsum\): this function is not known on pathways"):
         to_plain(net)
     net = nn.Sequential(qt.SliceConv(C4, 1, 2, 3), qt.Pool(C4, lambda pathways: pathways.mean(0)))
-    with pytest.raises(ConversionError, match=r"- '1' \(Pool\): only the mean, max and rms of scalars are known"):
+    with pytest.raises(ConversionError, match=r"- 1 \(Pool\): only the mean, max and rms of scalars are known"):
         to_plain(net)
 
 
