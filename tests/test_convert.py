@@ -393,6 +393,10 @@ def test_options_are_checked() -> None:
     ):
         with pytest.raises(qt.QuarterturnError, match=why):
             qt.convert(net, **{"group": qt.C4, **options})  # type: ignore[arg-type]
+    with pytest.raises(qt.OptionError, match="convolutions over 1, 2 and 3 axes, and .* turns 4"):
+        qt.convert(net, qt.generate("reversed", (-1, 2, 3, 4)))
+    with pytest.raises(qt.ConversionError, match="2 example inputs were given, and the network takes fewer"):
+        qt.convert(net, qt.C4, example=(torch.randn(2, 3, 16, 16).double(),) * 2)
     with pytest.raises(qt.ConversionError, match="no Conv3d"):
         qt.convert(net, qt.OCTA)
     with pytest.raises(qt.ConversionError, match="channels"):
@@ -576,6 +580,12 @@ def test_layers_from_until_on_stay_as_they_are(rotate: Any) -> None:
     moved = torch.stack([qt.act(one[:, :, (g + 1) % 4], qt.C4, 1) for g in range(4)], dim=2)
     assert gap(two, moved) < EXACT
     assert max(qt.equivariance_error(partly, qt.C4, x).relative) > 1e-3
+
+
+def test_until_must_be_used() -> None:
+    net = Code(lambda m, x: m.a(x), a=conv(3, 8), b=conv(8, 8))
+    with pytest.raises(qt.ConversionError, match="until='b' is not used by the network's forward"):
+        qt.convert(net, qt.C4, until="b")
 
 
 def test_until_needs_room_for_the_orientations() -> None:

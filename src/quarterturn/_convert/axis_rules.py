@@ -1,4 +1,4 @@
-"""What the old network does with the axes of its tensors: mostly nothing has to be done for it in the new one."""
+"""What becomes of calls that reshape, permute, add or drop axes: mostly nothing has to be done in the new network."""
 
 import operator
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Convolutions and dense layers of a network on its way in."""
+"""What becomes of convolutions and dense layers."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -22,10 +22,6 @@ from quarterturn.layers.linear import RollLinear
 from quarterturn.layers.transposed import RollConvTranspose
 from quarterturn.windows import windows_for
 
-CONV_DIMS = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
-TRANSPOSED_DIMS = {nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3}
-
-
 # --- convolutions -----------------------------------------------------------------------------------------------------
 
 
@@ -33,7 +29,6 @@ TRANSPOSED_DIMS = {nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspos
 class Convolution:
     """A convolution of the old network, as a layer or as a function."""
 
-    dim: int
     weight: Tensor
     bias: Tensor | None
     stride: Any = 1
@@ -45,9 +40,14 @@ class Convolution:
     trained: bool = True
 
     @classmethod
-    def of(cls, module: Any, dim: int) -> "Convolution":
+    def of(cls, module: Any) -> "Convolution":
+        check_parametrized(module)
         names = ("stride", "padding", "dilation", "groups", "padding_mode", "output_padding")
-        return cls(dim, module.weight, module.bias, **{name: getattr(module, name) for name in names})
+        return cls(module.weight, module.bias, **{name: getattr(module, name) for name in names})
+
+    @property
+    def dim(self) -> int:
+        return self.weight.dim() - 2
 
 
 def convolution(
@@ -56,13 +56,13 @@ def convolution(
     """A SliceConv on ordinary maps, else a RollConv; a filter for each feature stays one."""
     _check_dim(w, old)
     outs, ins = old.weight.shape[0], old.weight.shape[1] * old.groups
-    is_plain = value.kind == "ordinary"
-    if not is_plain:
+    is_ordinary = value.kind == "ordinary"
+    if not is_ordinary:
         value = w.maps_with_features_first(value, path)
-    features = None if is_plain else value.features
+    features = None if is_ordinary else value.features
     depthwise = features is not None and old.groups == ins == outs and ins > 1
     features, out = w.known.setdefault(path, (features, features if depthwise else channels(outs)))
-    if not is_plain and features is not value.features:
+    if not is_ordinary and features is not value.features:
         make_equal(features, value.features)
     kernel = tuple(old.weight.shape[2:])
     windows_for(w.group, kernel, as_tuple(old.stride), as_tuple(old.padding), as_tuple(old.dilation))  # may refuse
@@ -83,20 +83,18 @@ def convolution(
         if depthwise:
             layer, groups = DepthwiseConv(w.group, count, kernel, **options), w.group.order * count
         else:
-            seen = ins if is_plain else w.widths.of(features)
-            groups = math.gcd(old.groups, seen, count)
-            if groups != old.groups:
-                w.notes.append(f"{path}: groups={old.groups} becomes {groups}")
-            kind = SliceConv if is_plain else RollConv
+            seen = ins if is_ordinary else w.widths.of(features)
+            groups = _groups(w, path, old, seen, count)
+            kind = SliceConv if is_ordinary else RollConv
             layer = kind(w.group, seen, count, kernel, groups=groups, **options)
-        in_sources: Sequence[int | None] = range(ins) if is_plain else w.widths.sources(features)
+        in_sources: Sequence[int | None] = range(ins) if is_ordinary else w.widths.sources(features)
         expand = roll_filters if isinstance(layer, RollConv) else slice_filters
         _fill(w, layer, old, w.widths.sources(out), in_sources, groups, lambda t: expand(t, w.group, _all(w)))
         layer.weight.requires_grad_(old.trained)
         return layer
 
     node = w.layer(path, make, value.node)
-    if is_plain:
+    if is_ordinary:
         return TrackedValue("oriented", node, example, maps_of(example, out))
     return maps_after(value, node, example, out)
 
@@ -118,9 +116,7 @@ def transposed(w: EquivariantWriter, path: str, old: Convolution, value: Tracked
     def make() -> nn.Module:
         seen, count = w.widths.of(features), w.widths.of(out)
         _note_width(w, path, outs, out)
-        groups = math.gcd(old.groups, seen, count)
-        if groups != old.groups:
-            w.notes.append(f"{path}: groups={old.groups} becomes {groups}")
+        groups = _groups(w, path, old, seen, count)
         layer = RollConvTranspose(
             w.group,
             seen,
@@ -174,6 +170,14 @@ def _fill(
             layer.bias.copy_(per_feature(old.bias.detach(), out_sources, w.group.order, w.init, rest=0.0))
 
 
+def _groups(w: EquivariantWriter, path: str, old: Convolution, features_in: int, features_out: int) -> int:
+    """As many groups as before, or the most that divide the new features."""
+    groups = math.gcd(old.groups, features_in, features_out)
+    if groups != old.groups:
+        w.notes.append(f"{path}: groups={old.groups} becomes {groups}")
+    return groups
+
+
 def _all(w: EquivariantWriter) -> range:
     return range(w.group.order)
 
@@ -187,17 +191,13 @@ def _note_width(w: EquivariantWriter, path: str, old: int, features: Features) -
 def convolution_layer(
     w: EquivariantWriter, path: str, module: Any, value: TrackedValue, example: Tensor
 ) -> TrackedValue:
-    check_parametrized(module)
-    dim = next(dim for kind, dim in CONV_DIMS.items() if isinstance(module, kind))
-    return convolution(w, path, Convolution.of(module, dim), value, example)
+    return convolution(w, path, Convolution.of(module), value, example)
 
 
 def transposed_layer(
     w: EquivariantWriter, path: str, module: Any, value: TrackedValue, example: Tensor
 ) -> TrackedValue:
-    check_parametrized(module)
-    dim = next(dim for kind, dim in TRANSPOSED_DIMS.items() if isinstance(module, kind))
-    return transposed(w, path, Convolution.of(module, dim), value, example)
+    return transposed(w, path, Convolution.of(module), value, example)
 
 
 def check_parametrized(module: nn.Module) -> None:
@@ -228,7 +228,7 @@ def linear(
     filters = weight.unflatten(1, (-1, *kernel)) if positions else weight.reshape(*weight.shape, *kernel)
     held = w.maps(value, path)
     first = replace(held, axes=((Batch(1),), (held.features,), *((p,) for p in held.positions_in_order)))
-    out = convolution(w, path, Convolution(w.group.dim, filters, bias), first, _some_maps(example, w.group.dim))
+    out = convolution(w, path, Convolution(filters, bias), first, _some_maps(example, w.group.dim))
     if positions:  # one position is left
         return result(out, out.node, example, axes=(*value.axes[:-1], (out.features,)), form="maps")
     return result(out, out.node, example, axes=(*value.axes[:-1], (out.features,)))
@@ -250,7 +250,7 @@ def _dense(
         if out.segments[0].piece.shared:
             w.notes.append(f"{path}: {count} outputs from {seen} features x {w.group.order} orientations, then pooled")
         layer = RollLinear(w.group, seen, count, bias is not None, w.rotate, weight.device, weight.dtype)
-        old = Convolution(0, weight, bias)
+        old = Convolution(weight, bias)
         ins, outs = w.widths.sources(features), w.widths.sources(out)
         _fill(w, layer, old, outs, ins, 1, lambda t: roll_filters(t, w.group, _all(w)))
         return layer

@@ -45,7 +45,7 @@ from quarterturn.ops import PoolFunction
 
 @dataclass(frozen=True)
 class Later:
-    """A number that is known when the widths are."""
+    """A number in the graph that is known only when all widths are."""
 
     number: Callable[[], int]
 
@@ -127,7 +127,7 @@ class EquivariantWriter:
         )
 
     def in_network_layout(self, value: TrackedValue, path: str) -> TrackedValue:
-        """The value in the layout of the network."""
+        """The value with features first, and its orientations where the new network has them: as maps, or dense."""
         value = self.with_orientations(value, path)
         if value.form != "in_batch":
             return value
@@ -149,7 +149,7 @@ class EquivariantWriter:
         return [i for _, i in sorted(found, key=lambda pair: getattr(pair[0], "axis", 0))]
 
     def maps(self, value: TrackedValue, path: str) -> TrackedValue:
-        """The value as maps, which may be of one position."""
+        """The value as maps; a dense one as maps of one position."""
         value = self.in_network_layout(value, path)
         if value.form == "dense":
             shape = [1] * self.group.dim
@@ -164,7 +164,7 @@ class EquivariantWriter:
         return self.maps(value, path)
 
     def dense(self, value: TrackedValue, path: str) -> TrackedValue:
-        """The value without positions, where it has none."""
+        """The value without axes of positions; refused where it has more than one position."""
         value = self.in_network_layout(value, path)
         if value.form == "maps":
             if value.positions:
@@ -173,7 +173,7 @@ class EquivariantWriter:
         return value
 
     def orientations_in_batch(self, value: TrackedValue, path: str) -> TrackedValue:
-        """The value with the axes of the old network, and the orientations beside the examples."""
+        """The value with the axes of the old network, and the orientations in the batch beside the examples."""
         value = self.with_orientations(value, path)
         if value.form == "in_batch":
             return value
@@ -208,7 +208,7 @@ class EquivariantWriter:
         return self.method("reshape", node, sizes)
 
     def without_blocks(self, value: TrackedValue, path: str) -> TrackedValue:
-        """The value with axes of features, none of which were split off as orientations might be."""
+        """The value with what the old network split off its features as an axis like any other, not as orientations."""
         return (
             self.orientations_in_batch(value, path) if any(isinstance(c, Blocks) for c in value.components) else value
         )

@@ -1,4 +1,4 @@
-"""What becomes of each function and method that the network's code calls."""
+"""What becomes of each function and method that the network's code calls: one rule for each name."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -29,10 +29,8 @@ from quarterturn.graph.pointwise import is_pointwise
 from quarterturn.graph.refusal import Refusal
 from quarterturn.graph.torch_functions import AS_LAYERS, REDUCTIONS, name_of
 
-CONVOLUTIONS: dict[Any, tuple[int, bool]] = {
-    F.conv1d: (1, False), F.conv2d: (2, False), F.conv3d: (3, False), F.conv_transpose1d: (1, True),
-    F.conv_transpose2d: (2, True), F.conv_transpose3d: (3, True),
-}  # fmt: skip
+TRANSPOSED: tuple[Any, ...] = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
+CONVOLUTIONS: tuple[Any, ...] = (F.conv1d, F.conv2d, F.conv3d, *TRANSPOSED)
 RESAMPLING = ("antialias", "recompute_scale_factor")  # of F.interpolate
 # They look at every position by itself, so ordinary maps may go through them before they are sliced.
 BY_POSITION = {"cat", "concat", "getitem", "split", "chunk", "softmax", "log_softmax", "narrow"}
@@ -41,7 +39,7 @@ BY_POSITION = {"cat", "concat", "getitem", "split", "chunk", "softmax", "log_sof
 def value_of_call(
     w: EquivariantWriter, node: fx.Node, path: str, args: Any, kwargs: Any, example: Any, ends: bool
 ) -> Any:
-    """The value that a call makes."""
+    """What stands for the result of a call in the new network."""
     values = values_in([args, kwargs])
     if all(v.kind in ("number", "constant") for v in values):
         return _of_numbers(w, node, args, kwargs, values, example)
@@ -209,17 +207,17 @@ def _as_layer(call: Call) -> TrackedValue:
 
 
 def _convolution(call: Call) -> TrackedValue:
-    dim, turned = CONVOLUTIONS[call.node.target]
+    transposed = call.node.target in TRANSPOSED
     names: tuple[str, ...] = ("input", "weight", "bias", "stride", "padding")
-    names += ("output_padding", "groups", "dilation") if turned else ("dilation", "groups")
+    names += ("output_padding", "groups", "dilation") if transposed else ("dilation", "groups")
     options = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
     value, weight, bias = options.pop("input"), options.pop("weight"), options.pop("bias", None)
     if any(v is not None and v.source is None for v in (weight, bias)) or values_in(options):
         raise Refusal("its filters are computed by the network, such as by weight standardisation")
     trained = isinstance(operator.attrgetter(weight.source)(call.w.model), nn.Parameter)
     bias = None if bias is None else bias.example
-    old = convolution_rules.Convolution(dim, weight.example, bias, **options, trained=trained)
-    rule = convolution_rules.transposed if turned else convolution_rules.convolution
+    old = convolution_rules.Convolution(weight.example, bias, **options, trained=trained)
+    rule = convolution_rules.transposed if transposed else convolution_rules.convolution
     return rule(call.w, weight.source.removesuffix(".weight"), old, value, call.example)
 
 

@@ -1,4 +1,4 @@
-"""Calls that take tensors apart along an axis, and put them together."""
+"""What becomes of calls that take tensors apart along an axis, or put them together."""
 
 import operator
 from collections.abc import Sequence

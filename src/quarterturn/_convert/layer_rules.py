@@ -1,4 +1,4 @@
-"""What becomes of each layer: one rule for each type, from a layer and a value to a value."""
+"""What becomes of each layer: one rule for each type, from a layer and its input to its output."""
 
 import copy
 from collections.abc import Callable
@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from quarterturn._convert.axes import Extra
 from quarterturn._convert.axis_rules import glu, reshape
 from quarterturn._convert.convolution_rules import (
-    CONV_DIMS,
-    TRANSPOSED_DIMS,
     convolution_layer,
     linear_layer,
     transposed_layer,
@@ -111,8 +109,8 @@ def copied_layer(w: EquivariantWriter, path: str, module: nn.Module, value: Trac
 
 
 LAYER_RULES: list[tuple[Any, Rule]] = [
-    (tuple(TRANSPOSED_DIMS), transposed_layer),
-    (tuple(CONV_DIMS), convolution_layer),
+    ((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), transposed_layer),
+    ((nn.Conv1d, nn.Conv2d, nn.Conv3d), convolution_layer),
     (nn.Linear, linear_layer),
     (nn.modules.batchnorm._BatchNorm, batch_norm),
     (nn.LayerNorm, layer_norm),

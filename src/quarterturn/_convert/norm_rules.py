@@ -1,4 +1,4 @@
-"""Norms of a network on its way in."""
+"""What becomes of norms."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Calls that reduce axes, or normalise along them."""
+"""What becomes of calls that reduce axes, or normalise along them."""
 
 import operator
 from typing import Any

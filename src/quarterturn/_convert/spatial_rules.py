@@ -1,4 +1,4 @@
-"""Layers of a network on its way in that look at positions: pooling, up-sampling, padding."""
+"""What becomes of layers that look at positions: pooling, up-sampling, padding."""
 
 import copy
 from collections.abc import Sequence
