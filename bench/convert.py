@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 import quarterturn as qt
 from quarterturn._convert import function_rules, layer_rules
-from quarterturn._convert.report import short
 from quarterturn._convert.summary import costs
+from quarterturn.cost import short
 from quarterturn.graph import pointwise, torch_functions
 
 TIMM = """

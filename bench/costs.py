@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from training import _memory
 
 import quarterturn as qt
+from quarterturn.cost import work_of
 from quarterturn_lab.models.mnist import seven_plain
 from quarterturn_lab.report.svg import COLOURS, STYLE
 from quarterturn_lab.runs.network import net_for
@@ -142,9 +143,8 @@ def in_its_ways(contender: Contender, outputs: int) -> dict[str, nn.Module]:
     if config.factory:  # made to turn filters
         chosen.remove("maps")
     found = {way: made(config, way, outputs) for way in chosen}
-    layers = found["kernel"].modules() if "kernel" in found else ()
-    if not any(layer.through_kernel for layer in layers if isinstance(layer, qt.RollConv)):
-        found.pop("kernel", None)
+    if "kernel" in found and not any(w.execution.code == "kernel" for w in work_of(found["kernel"], [example(config)])):
+        found.pop("kernel")
     return {f"{contender.label}, {way}": net for way, net in found.items()}
 
 
@@ -153,14 +153,17 @@ def made(config: Config, way: str, outputs: int) -> nn.Module:
     net = net_for(config.model_copy(update={"rotate": rotate}), tuple(map(str, range(outputs))))
     for layer in net.modules():
         if isinstance(layer, qt.RollConv) and way == "filters":
-            layer.through_kernel = False
+            layer.via = "conv"
     return net
 
 
 def inputs(name: str) -> Tensor:
     torch.manual_seed(0)
-    config = SETS[name][0].config
-    return torch.randn(BATCHES[name], config.net.channels, config.net.side, config.net.side)
+    return example(SETS[name][0].config, BATCHES[name])
+
+
+def example(config: Config, batch: int = 1) -> Tensor:
+    return torch.randn(batch, config.net.channels, config.net.side, config.net.side)
 
 
 def inference(net: nn.Module, x: Tensor) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""Where the Fourier kernel is faster than torch's convolution: narrow layers, which fourier/rule.py decides about.
+"""Where the Fourier kernel is faster than torch's convolution: narrow layers, which kernel/select.py decides about.
 
     python bench/rule.py [--repeats 9]
 
@@ -31,17 +31,11 @@ def measure(repeats: int) -> list[dict[str, object]]:
                 features = width // group.order
                 x = torch.randn(BATCH, width, SIDE, SIDE).contiguous(memory_format=torch.channels_last)
                 layers: dict[str, nn.Module] = {"plain": nn.Conv2d(width, width, kernel, padding=kernel // 2)}
-                for via in ("fourier", "conv", "auto"):
-                    layers[via] = qt.RollConv(
-                        group,
-                        features,
-                        features,
-                        kernel,
-                        padding=kernel // 2,
-                        rotate="filters",
-                        via=via,
-                    )
-                picked = "kernel" if layers.pop("auto").through_kernel else "filters"
+                how = {"padding": kernel // 2, "rotate": "filters"}
+                for via in ("fourier", "conv"):
+                    layers[via] = qt.RollConv(group, features, features, kernel, **how, via=via)  # type: ignore[arg-type]
+                auto = qt.RollConv(group, features, features, kernel, **how)  # type: ignore[arg-type]
+                picked = "kernel" if auto.execution(x).code == "kernel" else "filters"
                 row: dict[str, object] = {"group": group.name, "kernel": f"{kernel}x{kernel}", "width": width}
                 gains = True
                 for what, prepare in (("forward", forward), ("forward and backward", forward_and_backward)):

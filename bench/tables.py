@@ -2,20 +2,25 @@
 
     python bench/tables.py
 
-Where there are records of several machines, NAME goes on with the machine's: conv-amd-epyc.
+If there are records of several machines, NAME ends with the machine's name: conv-amd-epyc.
 """
 
 import csv
 import re
 from pathlib import Path
 
+import speed_summary
 from harness import newest
 
-PAGES = [Path(__file__).parents[1] / "docs" / name for name in ("speed.md", "convert.md", "results/costs.md")]
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = [page for page in sorted(DOCS.rglob("*.md")) if "<!-- table: " in page.read_text()]
+COMPUTED = {"speed": speed_summary.table}  # tables that are put together from several records
 
 
 def table(name: str) -> str:
     """The newest result of that name as a Markdown table, with its machine and torch version in front."""
+    if name in COMPUTED:
+        return COMPUTED[name]()
     path = newest(name)
     with path.open() as file:
         rows = list(csv.reader(file))

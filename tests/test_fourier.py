@@ -517,21 +517,39 @@ def test_remainders_that_differ_are_left_to_torch(group: Group) -> None:
         torch.testing.assert_close(forced(x), conv2d(x), rtol=1e-4, atol=1e-5)
 
 
+def code(net: qt.RollConv, side: int = 6, **how) -> str:
+    return net.execution(torch.zeros(1, net.in_features * net.group.order, *[side] * net.group.dim, **how)).code
+
+
 @needs_kernel
-def test_auto_takes_the_kernel_where_it_gains() -> None:
-    assert layer().through_kernel
-    assert not layer(features=4).through_kernel
-    assert layer(D4, features=6).through_kernel
-    assert not layer(D4, features=4).through_kernel  # padded to eight
-    assert not layer(features=10).through_kernel  # padded to sixteen
-    assert not layer(kernel=1).through_kernel
-    assert not layer(via="conv").through_kernel
-    assert not layer(groups=2).through_kernel
-    assert not layer(padding=1, padding_mode="circular").through_kernel
-    assert not layer(stride=(1, 2)).through_kernel
-    assert not qt.RollConv(C4, 8, 8, 3).through_kernel
-    assert not qt.RollConv(OCTA, 8, 8, 3, rotate="filters").through_kernel
-    assert copy.deepcopy(layer()).through_kernel
+def test_auto_takes_the_kernel_where_it_can() -> None:
+    assert code(layer(features=64)) == code(copy.deepcopy(layer(features=64))) == "kernel"
+    for net in (
+        layer(features=1),
+        layer(features=64, via="conv"),
+        layer(features=64, groups=2),
+        layer(features=64, padding=1, padding_mode="circular"),
+        layer(OCTA, features=8),
+    ):
+        assert code(net) == "torch's convolution", net
+    assert qt.RollConv(C4, 64, 64, 3).execution(torch.zeros(4, 64, 6, 6)).code == "torch's convolution"
+    assert code(layer(features=64).double(), dtype=torch.float64) == "torch's convolution"
+
+
+@needs_kernel
+@pytest.mark.parametrize("via", ["auto", "conv", "fourier", "fourier-rounded"])
+@pytest.mark.parametrize("features", [2, 16])
+def test_what_execution_says_is_what_runs(via: str, features: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    run = operators._convolve
+    monkeypatch.setattr(operators, "_convolve", lambda *given: calls.append(1) or run(*given))
+    for side, stride in ((9, 2), (8, 2), (8, 1)):
+        net, x = layer(D4, features, via=via, stride=stride), torch.randn(1, features * 8, side, side)
+        said, before = net.execution(x), len(calls)
+        net(x)
+        assert (said.code == "kernel") == (len(calls) > before)
+        assert said.why
+        assert said.share == (12 / 64 if said.code == "kernel" else 1)
 
 
 @needs_kernel
@@ -557,17 +575,17 @@ def test_auto_leaves_to_torch_what_the_kernel_cannot() -> None:
 def test_what_the_kernel_cannot_run_is_refused_where_it_is_forced(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(qt.OptionError, match="unknown via 'furier': did you mean 'fourier'"):
         layer(via="furier")
-    with pytest.raises(qt.OptionError, match="only a RollConv"):
+    with pytest.raises(qt.OptionError, match="a RollConv alone"):
         qt.SliceConv(C4, 1, 8, 3, rotate="filters", via="fourier")
     with pytest.raises(qt.OptionError, match="cannot run this layer"):
         qt.RollConv(OCTA, 8, 8, 3, rotate="filters", via="fourier")
     if is_available():
-        with pytest.raises(qt.OptionError, match='needs rotate="filters", groups=1'):
+        with pytest.raises(qt.OptionError, match="groups=1"):
             layer(via="fourier", groups=2)
         with pytest.raises(qt.OptionError, match="equal strides"):
             layer(via="fourier", stride=(1, 2))
-    monkeypatch.setattr("quarterturn.kernel.is_available", lambda group=None: False)
-    assert not layer().through_kernel
+    monkeypatch.setattr("quarterturn.kernel.select.is_available", lambda group=None: False)
+    assert code(layer(features=64)) == "torch's convolution"
     with pytest.raises(qt.OptionError, match=r"use via=\"auto\""):
         layer(via="fourier")
 
@@ -594,7 +612,7 @@ def test_dense_layers_give_the_same_through_either(group: Group) -> None:
 
 @pytest.mark.parametrize("group", [D4, OCTA, OCTA_FULL], ids=lambda g: g.name)
 def test_wide_pointwise_layers_without_the_kernel_are_dense(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quarterturn.kernel.is_available", lambda group=None: False)
+    monkeypatch.setattr("quarterturn.kernel.select.is_available", lambda group=None: False)
     calls = []
     run = qt.fourier.group_pointwise
     monkeypatch.setattr("quarterturn.fourier.group_pointwise", lambda *given: calls.append(1) or run(*given))

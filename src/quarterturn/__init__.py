@@ -9,12 +9,15 @@ from quarterturn.check import EquivarianceErrors as EquivarianceErrors
 from quarterturn.check import assert_equivariant as assert_equivariant
 from quarterturn.check import equivariance_error as equivariance_error
 from quarterturn.check import laws_by_layer as laws_by_layer
+from quarterturn.cost import Explanation as Explanation
+from quarterturn.cost import explain as explain
 from quarterturn.errors import ConversionError as ConversionError
 from quarterturn.errors import GroupError as GroupError
 from quarterturn.errors import NotEquivariantError as NotEquivariantError
 from quarterturn.errors import OptionError as OptionError
 from quarterturn.errors import QuarterturnError as QuarterturnError
 from quarterturn.errors import ShapeError as ShapeError
+from quarterturn.execution import Execution as Execution
 from quarterturn.groups import C2 as C2
 from quarterturn.groups import C4 as C4
 from quarterturn.groups import D4 as D4

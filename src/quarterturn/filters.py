@@ -8,7 +8,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from quarterturn import ops
 from quarterturn.errors import ShapeError, unknown
@@ -154,10 +153,3 @@ def check_maps(x: Tensor, group: Group, rotate: Rotate) -> None:
             f"{x.shape[1]} features do not hold the {group.order} orientations of {group.name}: "
             f'rotate="filters" takes stacked tensors; use rotate="maps" for sliced ones'
         )
-
-
-def outside_transforms(*tensors: Tensor | None) -> bool:
-    """Whether nothing but autograd watches: neither torch.func nor forward derivatives need torch's own layers."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return False
-    return all(forward_ad.unpack_dual(t).tangent is None for t in tensors if t is not None)

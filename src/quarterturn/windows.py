@@ -8,6 +8,7 @@ turned filters equal to turned maps, to rounding, at every size.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -126,6 +127,15 @@ def placements(
     >>> [len(placements(C4, (n, n), [Window(3, stride=2)] * 2)) for n in (9, 8)]  # a symmetric grid and one that is not
     [1, 4]
     """
+    numbers = not torch.compiler.is_compiling() and all(type(n) is int for n in sizes)
+    find = _placements if numbers else _placements.__wrapped__
+    return find(group, tuple(sizes), tuple(windows), place)
+
+
+@lru_cache(maxsize=1024)
+def _placements(
+    group: Group, sizes: tuple[int, ...], windows: tuple[Window, ...], place: Place
+) -> list[tuple[Placement, list[int]]]:
     found: dict[object, tuple[Placement, list[int]]] = {}
     for h, element in enumerate(group.elements):
         mine = placement(element, sizes, windows, place)

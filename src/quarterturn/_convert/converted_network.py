@@ -18,10 +18,11 @@ from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.example_input import example_inputs
 from quarterturn._convert.initial_weights import Init
 from quarterturn._convert.layer_rules import is_dropout
-from quarterturn._convert.report import Conversion, cost
+from quarterturn._convert.report import Conversion
 from quarterturn._convert.rewriter import EquivariantRewriter
 from quarterturn._convert.widths import Keep, Widths
 from quarterturn.check import equivariance_error, in_eval_mode
+from quarterturn.cost import cost
 from quarterturn.errors import ConversionError, OptionError, QuarterturnError, unknown
 from quarterturn.filters import Rotate, check_rotate
 from quarterturn.graph.capture import Captured, capture

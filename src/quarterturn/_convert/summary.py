@@ -6,9 +6,10 @@ import torch
 from torch import nn
 
 from quarterturn._convert.converted_network import convert
-from quarterturn._convert.report import Cost, cost, table
+from quarterturn._convert.report import table
 from quarterturn._convert.widths import Keep
 from quarterturn._wrap import wrap
+from quarterturn.cost import Cost, cost
 from quarterturn.errors import ConversionError, OptionError
 from quarterturn.groups import Group
 

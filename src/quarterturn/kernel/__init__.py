@@ -4,8 +4,10 @@ from quarterturn.kernel.library import kernels as kernels
 from quarterturn.kernel.moves import carry_out as carry_out
 from quarterturn.kernel.moves import suits_moves as suits_moves
 from quarterturn.kernel.operators import group_conv as group_conv
-from quarterturn.kernel.operators import is_available as is_available
 from quarterturn.kernel.plan import misplaced as misplaced
-from quarterturn.kernel.select import faster as faster
-from quarterturn.kernel.select import faster_dense as faster_dense
-from quarterturn.kernel.select import faster_in as faster_in
+from quarterturn.kernel.select import blocks_do_not_gain as blocks_do_not_gain
+from quarterturn.kernel.select import cannot_run as cannot_run
+from quarterturn.kernel.select import cannot_take as cannot_take
+from quarterturn.kernel.select import is_available as is_available
+from quarterturn.kernel.select import outside_transforms as outside_transforms
+from quarterturn.kernel.select import too_narrow as too_narrow

@@ -20,14 +20,8 @@ from quarterturn.groups import Element, Group
 from quarterturn.kernel.library import PRECISIONS, Library, library
 from quarterturn.kernel.packed_weights import packed
 from quarterturn.kernel.plan import Pair, Window, forward_plan, input_gradient_plan
-from quarterturn.kernel.structures import structure
 
 EXACT = True  # the form of C4 that is taken unless one is named; docs/decisions/0031
-
-
-def is_available(group: Group | None = None) -> bool:
-    """Whether the kernel is compiled, and has a transform for the group; it takes float32 and bf16 on the CPU."""
-    return library() is not None and (group is None or structure(group) is not None)
 
 
 def group_conv(
@@ -53,6 +47,7 @@ def group_conv(
 
     >>> from quarterturn import C4
     >>> x, weight = torch.randn(2, 8, 5, 5), torch.randn(3, 8, 3, 3)
+    >>> from quarterturn.kernel import is_available
     >>> if is_available(C4):
     ...     assert group_conv(x, weight, None, C4, starts=[(-1, -1)] * 4, output_size=(5, 5)).shape == (2, 12, 5, 5)
     """

@@ -1,13 +1,18 @@
-"""Where the Fourier forms gain, as measured by bench/rule.py and bench/dense.py (docs/speed.md)."""
+"""Where the kernel can run a layer, and where it gains: each function gives the reason against it, or None.
+
+The widths from which it gains were measured by bench/rule.py and bench/dense.py (docs/speed.md).
+"""
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from quarterturn.groups import Group
-from quarterturn.kernel.library import kernels
+from quarterturn.kernel.library import kernels, library
 from quarterturn.kernel.structures import structure
 
 GRANULE = 8  # the kernel pads the features of an orientation to a multiple of this
@@ -16,29 +21,89 @@ NARROWEST_1X1 = 72  # the same for a window of one position, in which transforms
 NARROWEST_DENSE = 512  # features times orientations from which a dense layer gains
 
 
-def faster_in(precision: torch.dtype) -> bool:
-    """Whether the kernel gains in that precision; in bf16 where torch has no instructions for it, as with AVX2."""
-    return precision is torch.float32 or (precision is torch.bfloat16 and kernels().code == "avx2")
+def is_available(group: Group | None = None) -> bool:
+    """Whether the kernel is compiled, and has a transform for the group; it takes float32 and bf16 on the CPU."""
+    return library() is not None and (group is None or structure(group) is not None)
 
 
-def faster_dense(x: Tensor, group: Group, in_features: int, out_features: int) -> bool:
-    """Whether dense features, or maps seen through 1x1 windows, gain from the block-diagonal form in torch.
+def cannot_run(group: Group, strides: tuple[int, ...], groups: int, padding_mode: str) -> str | None:
+    """Why the kernel cannot run a layer with these options at all."""
+    if not is_available(group):
+        return f"the kernel has no transform for {group.name}" if is_available() else kernels().why
+    if groups != 1:
+        return f"the kernel takes groups=1, not groups={groups}"
+    if padding_mode != "zeros":
+        return f"the kernel pads with zeros, not with padding_mode={padding_mode!r}"
+    if not _strides_agree(group, strides):
+        return f"the kernel needs equal strides along axes that {group.name} exchanges, not {strides}"
+    return None
+
+
+@lru_cache(maxsize=256)
+def _strides_agree(group: Group, strides: tuple[int, ...]) -> bool:
+    return all(tuple(strides[abs(a) - 1] for a in element) == strides for element in group.elements)
+
+
+def too_narrow(group: Group, in_features: int, out_features: int, kernel_size: Sequence[int]) -> str | None:
+    """Why the kernel would be slower than a plain convolution, for so many features of each orientation.
+
+    >>> from quarterturn import C4, D4
+    >>> too_narrow(C4, 8, 8, (3, 3)), too_narrow(D4, 8, 8, (3, 3))
+    (None, None)
+    >>> too_narrow(C4, 4, 8, (3, 3))
+    'too narrow: 4 features in 4 orientations, padded to 8; the kernel gains from a width of 32 on'
+    """
+    features = min(in_features, out_features)
+    padded = math.ceil(features / GRANULE) * GRANULE
+    narrowest = NARROWEST_1X1 if math.prod(kernel_size) == 1 else NARROWEST
+    if features * group.order * features / padded >= narrowest:
+        return None
+    padding = f", padded to {padded}" if padded != features else ""
+    window = " for 1x1 windows" if narrowest == NARROWEST_1X1 else ""
+    return (
+        f"too narrow: {features} features in {group.order} orientations{padding}; the kernel gains from a width of "
+        f"{narrowest} on{window}"
+    )
+
+
+def cannot_take(x: Tensor, weight: Tensor) -> str | None:
+    """Why the kernel cannot, or should not, run on these tensors, here and now."""
+    autocast = torch.is_autocast_enabled("cpu")
+    precision = torch.get_autocast_dtype("cpu") if autocast else weight.dtype
+    if x.device.type != "cpu" or weight.device.type != "cpu":
+        return f"the kernel is for the CPU, and the tensors are on {x.device.type}"
+    if x.dtype not in (precision, torch.float32) or weight.dtype not in (precision, torch.float32):
+        return f"the kernel takes float32 or bf16, not {x.dtype}"
+    if precision not in (torch.float32, torch.bfloat16):
+        return f"the kernel takes float32 or bf16, not {precision}"
+    if precision is torch.bfloat16 and kernels().code != "avx2":
+        return "in bf16 the kernel gains with AVX2 alone; torch has instructions for it here"
+    if x.dtype != precision and not autocast:
+        return f"maps in {x.dtype} and weights in {precision}"  # torch's convolution says what is wrong
+    if torch.onnx.is_in_onnx_export() or torch.jit.is_tracing():
+        return "an export needs torch's own operators"
+    if not torch.compiler.is_compiling() and not outside_transforms(x, weight):
+        return "torch.func and forward derivatives need torch's own operators"
+    return None
+
+
+def outside_transforms(*tensors: Tensor | None) -> bool:
+    """Whether nothing but autograd watches: neither torch.func nor forward derivatives need torch's own layers."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    return all(forward_ad.unpack_dual(t).tangent is None for t in tensors if t is not None)
+
+
+def blocks_do_not_gain(x: Tensor, group: Group, in_features: int, out_features: int) -> str | None:
+    """Why dense features, or maps seen through 1x1 windows, gain nothing from the block-diagonal form in torch.
 
     It is for so many features of each orientation, on the CPU; sums of half floats would lose precision.
     """
-    if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64) or torch.is_autocast_enabled("cpu"):
-        return False
-    return min(in_features, out_features) * group.order >= NARROWEST_DENSE
-
-
-def faster(group: Group, in_features: int, out_features: int, kernel_size: Sequence[int]) -> bool:
-    """Whether the kernel is no slower than a plain convolution, for so many features of each orientation.
-
-    >>> from quarterturn import C4, D4
-    >>> faster(C4, 8, 8, (3, 3)), faster(C4, 4, 8, (3, 3)), faster(D4, 4, 4, (3, 3)), faster(D4, 8, 8, (3, 3))
-    (True, False, False, True)
-    """
-    features = min(in_features, out_features)
-    useful = features / (math.ceil(features / GRANULE) * GRANULE)
-    narrowest = NARROWEST_1X1 if math.prod(kernel_size) == 1 else NARROWEST
-    return structure(group) is not None and features * group.order * useful >= narrowest
+    if x.device.type != "cpu":
+        return f"the block-diagonal form was measured on the CPU alone, and the tensors are on {x.device.type}"
+    if x.dtype not in (torch.float32, torch.float64) or torch.is_autocast_enabled("cpu"):
+        return "sums of half floats in the group-Fourier basis would lose precision"
+    width = min(in_features, out_features) * group.order
+    if width < NARROWEST_DENSE:
+        return f"too narrow: {width} features; the block-diagonal form gains from {NARROWEST_DENSE} on"
+    return None

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from quarterturn.filters import outside_transforms
+from quarterturn.kernel import outside_transforms
 
 
 def stacked_batch_norm(

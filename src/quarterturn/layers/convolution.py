@@ -7,7 +7,8 @@ maps, and takes maps that are not square. Names and shapes of the parameters do 
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from functools import lru_cache
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,17 +16,27 @@ from torch.nn import functional as F
 
 from quarterturn import fourier, kernel, ops
 from quarterturn.errors import OptionError, unknown
+from quarterturn.execution import Execution
 from quarterturn.filters import (
     Rotate,
     check_features,
     check_rotate,
-    outside_transforms,
     roll_filters,
     select_orientations,
     slice_filters,
 )
 from quarterturn.groups import Group
-from quarterturn.windows import Padding, Placement, by_placement, describe, pad_for, placement, placements, windows_for
+from quarterturn.windows import (
+    Padding,
+    Placement,
+    Window,
+    by_placement,
+    describe,
+    pad_for,
+    placement,
+    placements,
+    windows_for,
+)
 
 Via = Literal["auto", "conv", "fourier", "fourier-rounded", "fourier-bf16"]
 VIA = ("auto", "conv", "fourier", "fourier-rounded", "fourier-bf16")
@@ -68,17 +79,25 @@ class _Convolution(nn.Module):
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
         reset_parameters(self.weight, self.bias, fan_in=math.prod(shape[1:]))
-        self.through_kernel = self.choose()
+        obstacle = self.obstacle() if via.startswith("fourier") else None
+        if obstacle is not None:
+            raise OptionError(f'the kernel cannot run this layer via="{via}": {obstacle}; use via="auto"')
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self.through_kernel = self.choose()  # this may be another machine
+    def obstacle(self) -> str | None:
+        """Why the kernel cannot run this layer on this machine, whatever the input; None where it can."""
+        return "it is for a RollConv alone"
 
-    def choose(self) -> bool:
-        """Whether the Fourier kernel is to run this layer, where it can."""
-        if self.via.startswith("fourier"):
-            raise OptionError(f'only a RollConv runs via="{self.via}": use via="auto"')
-        return False
+    def execution(self, x: Tensor) -> Execution:
+        """What runs this layer for this input, and why."""
+        if self.rotate == "maps":
+            return Execution("torch's convolution", 'rotate="maps" turns the maps')
+        return self.through_torch(x, "without a roll there is nothing to gain in the group-Fourier basis")
+
+    def through_torch(self, x: Tensor, why: str) -> Execution:
+        """torch's convolution with turned filters, for that reason, and how often it runs."""
+        times = len(placements(self.group, x.shape[2:], self.windows))
+        again = f"; it runs {times} times, because orientations put their windows elsewhere at this size"
+        return Execution("torch's convolution", why + again * (times > 1))
 
     def filter_inputs(self) -> int:
         """How many input maps each filter looks at."""
@@ -184,21 +203,32 @@ class RollConv(_Convolution):
     def turned_filters(self, orientations: list[int]) -> Tensor:
         return roll_filters(self.weight, self.group, orientations)
 
-    def choose(self) -> bool:
-        sizes, strides = ([getattr(w, name) for w in self.windows] for name in ("size", "stride"))
-        turned = [[strides[abs(a) - 1] for a in element] for element in self.group.elements]
-        obstacle = None
-        if not kernel.is_available(self.group):
-            obstacle = f"it has no transform for {self.group.name}" if kernel.is_available() else kernel.kernels().why
-        elif self.rotate == "maps" or self.groups != 1 or self.padding_mode != "zeros":
-            obstacle = 'it needs rotate="filters", groups=1 and padding_mode="zeros"'
-        elif any(other != strides for other in turned):
-            obstacle = "it needs equal strides along axes that the group exchanges"
-        if obstacle and self.via.startswith("fourier"):
-            raise OptionError(f'the kernel cannot run this layer via="{self.via}": {obstacle}; use via="auto"')
-        if obstacle or self.via != "auto":
-            return not obstacle and self.via != "conv"
-        return kernel.faster(self.group, self.in_features, self.out_features, sizes)
+    def obstacle(self) -> str | None:
+        if self.rotate == "maps":
+            return 'rotate="maps" turns the maps, and the kernel is for rotate="filters"'
+        strides = tuple(window.stride for window in self.windows)
+        return kernel.cannot_run(self.group, strides, self.groups, self.padding_mode)
+
+    def execution(self, x: Tensor) -> Execution:
+        if self.rotate == "maps":
+            return super().execution(x)
+        check_features(x, self.group, self.in_features, "stacked")
+        if self.via == "conv":
+            return self.through_torch(x, 'via="conv" asks for it')
+        if self.via != "auto":
+            return Execution("kernel", f'via="{self.via}" asks for it', self.group)
+        sizes = [window.size for window in self.windows]
+        why_not = self.obstacle() or kernel.too_narrow(self.group, self.in_features, self.out_features, sizes)
+        if why_not is not None and self.is_pointwise():
+            no_blocks = kernel.blocks_do_not_gain(x, self.group, self.in_features, self.out_features)
+            if no_blocks is None:
+                return Execution("block-diagonal product", why_not, self.group)
+        why_not = why_not or kernel.cannot_take(x, self.weight)
+        if why_not is None and corners_of(self.group, self.windows, x).misplaced is not None:
+            why_not = "at this size the windows of the orientations have no common middle"
+        if why_not is not None:
+            return self.through_torch(x, why_not)
+        return Execution("kernel", "wide enough to gain", self.group)
 
     def is_pointwise(self) -> bool:
         """Whether this is a dense layer at every position, with turned filters."""
@@ -206,19 +236,13 @@ class RollConv(_Convolution):
         return plain and all((w.size, w.stride, w.before, w.after) == (1, 1, 0, 0) for w in self.windows)
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.through_kernel and self.via == "auto" and self.is_pointwise():
-            check_features(x, self.group, self.in_features, "stacked")
-            if kernel.faster_dense(x, self.group, self.in_features, self.out_features):
-                return fourier.group_pointwise(x, self.weight, self.bias, self.group)
-        if not self.through_kernel or (self.via == "auto" and not _suits_the_kernel(x, self.weight)):
+        code = self.execution(x).code
+        if code == "block-diagonal product":
+            return fourier.group_pointwise(x, self.weight, self.bias, self.group)
+        if code == "torch's convolution":
             return super().forward(x)
-        check_features(x, self.group, self.in_features, "stacked")
-        found = placements(self.group, x.shape[2:], self.windows)
-        of_orientation = {h: [placed.start for placed in where] for where, orientations in found for h in orientations}
-        starts = [of_orientation[h] for h in range(self.group.order)]
-        size, stride, dilation = ([getattr(w, name) for w in self.windows] for name in ("size", "stride", "dilation"))
-        if self.via == "auto" and kernel.misplaced(self.group, size, dilation, starts) is not None:
-            return super().forward(x)
+        corners = corners_of(self.group, self.windows, x)
+        stride, dilation = ([getattr(w, name) for w in self.windows] for name in ("stride", "dilation"))
         return kernel.group_conv(
             x,
             self.weight,
@@ -226,25 +250,36 @@ class RollConv(_Convolution):
             self.group,
             stride=stride,
             dilation=dilation,
-            starts=starts,
-            output_size=[placed.count for placed in found[0][0]],
+            starts=corners.starts,
+            output_size=corners.output_size,
             exact=self.via != "fourier-rounded",
             pairs=self.via == "fourier-bf16",
         )
 
 
-def _suits_the_kernel(x: Tensor, weight: Tensor) -> bool:
-    """Whether an operator on the CPU, without torch.func and forward derivatives, will do here, and gains."""
-    precision = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else weight.dtype
-    if any(t.device.type != "cpu" or t.dtype not in (precision, torch.float32) for t in (x, weight)):
-        return False
-    if not kernel.faster_in(precision) or torch.onnx.is_in_onnx_export():
-        return False
-    if x.dtype != precision and not torch.is_autocast_enabled("cpu"):
-        return False  # torch's convolution says what is wrong
-    if torch.compiler.is_compiling():
-        return True
-    return outside_transforms(x, weight)
+class Corners(NamedTuple):
+    """Where the first window of each orientation starts, and how many windows there are along each axis."""
+
+    starts: list[list[int]]
+    output_size: list[int]
+    misplaced: int | None  # see `kernel.misplaced`
+
+
+def corners_of(group: Group, windows: tuple[Window, ...], x: Tensor) -> Corners:
+    """The corners of windows on these maps; sizes that are no numbers yet, as a compiler has them, are not kept."""
+    numbers = not torch.compiler.is_compiling() and all(type(n) is int for n in x.shape[2:])
+    find = _corners if numbers else _corners.__wrapped__
+    return find(group, windows, tuple(x.shape[2:]))
+
+
+@lru_cache(maxsize=512)
+def _corners(group: Group, windows: tuple[Window, ...], sizes: tuple[int, ...]) -> Corners:
+    found = placements(group, sizes, windows)
+    of_orientation = {h: [placed.start for placed in where] for where, orientations in found for h in orientations}
+    starts = [of_orientation[h] for h in range(group.order)]
+    kernel_size, dilation = ([getattr(w, name) for w in windows] for name in ("size", "dilation"))
+    wrong = kernel.misplaced(group, kernel_size, dilation, starts)
+    return Corners(starts, [placed.count for placed in found[0][0]], wrong)
 
 
 class PathConv(_Convolution):

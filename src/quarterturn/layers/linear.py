@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from quarterturn import fourier, kernel, ops
 from quarterturn.errors import unknown
+from quarterturn.execution import Execution
 from quarterturn.filters import Rotate, check_features, check_rotate, roll_filters
 from quarterturn.groups import Group
 from quarterturn.layers.convolution import reset_parameters
@@ -49,13 +50,26 @@ class RollLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
         reset_parameters(self.weight, self.bias, fan_in=in_features * group.order)
 
+    def execution(self, x: Tensor) -> Execution:
+        """What runs this layer for this input, and why."""
+        if self.rotate == "maps":
+            return Execution("torch's matrix product", 'rotate="maps" turns the maps')
+        if self.via != "auto":
+            why_not = 'via="linear" asks for it' if self.via == "linear" else None
+            why = 'via="fourier" asks for it'
+        else:
+            why_not = kernel.blocks_do_not_gain(x, self.group, self.in_features, self.out_features)
+            why = "wide enough to gain"
+        if why_not is not None:
+            return Execution("torch's matrix product", why_not)
+        return Execution("block-diagonal product", why, self.group)
+
     def forward(self, x: Tensor) -> Tensor:
         if self.rotate == "maps":
             check_features(x, self.group, self.in_features, "sliced", dense=True)
             return F.linear(ops.roll(x, self.group), self.weight, self.bias)
         check_features(x, self.group, self.in_features, "stacked", dense=True)
-        gains = self.via == "auto" and kernel.faster_dense(x, self.group, self.in_features, self.out_features)
-        if gains or self.via == "fourier":
+        if self.execution(x).code == "block-diagonal product":
             return fourier.group_linear(x, self.weight, self.bias, self.group)
         bias = None if self.bias is None else self.bias.repeat_interleave(self.group.order)
         return F.linear(x, roll_filters(self.weight, self.group, range(self.group.order)), bias)

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from quarterturn import ops
 from quarterturn.errors import OptionError, ShapeError
+from quarterturn.execution import Execution
 from quarterturn.filters import Rotate, check_features, check_rotate, roll_filters
 from quarterturn.groups import Group
 from quarterturn.layers.convolution import check_groups, reset_parameters
@@ -91,6 +92,12 @@ class RollConvTranspose(nn.Module):
             return convolve_transposed(x, filters, bias, where, self.groups)
 
         return by_placement(self.group, x.shape[2:], windows, run, spread)
+
+    def execution(self, x: Tensor) -> Execution:
+        """What runs this layer for this input, and why."""
+        if self.rotate == "maps":
+            return Execution("torch's convolution", 'rotate="maps" turns the maps')
+        return Execution("torch's convolution", "the kernel has no transposed convolution")
 
     def extra_repr(self) -> str:
         parts = [self.group.name, str(self.in_features), str(self.out_features), describe(self.windows)]

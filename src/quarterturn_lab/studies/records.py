@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
-import quarterturn as qt
+from quarterturn.cost import cost
 from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.files import write_atomically
 from quarterturn_lab.runs import network, run_directory
@@ -159,11 +158,7 @@ def _record(entry: Entry, seed: int, directory: Path) -> Record:
 
 
 def multiply_adds(config: Config, outputs: int) -> int:
-    """Those of one image on its way through the network, as defined: with maps turned, without the Fourier kernel."""
-    net = network.net_for(config.model_copy(update={"rotate": "maps"}), tuple(map(str, range(outputs)))).eval()
-    for module in net.modules():
-        if isinstance(module, qt.RollConv):  # of a factory: the kernel's operations would not be counted
-            module.through_kernel = False
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        net(torch.zeros(1, config.net.channels, config.net.side, config.net.side))
-    return counter.get_total_flops() // 2
+    """Those of one image on its way through the network, as its layers are defined, whatever runs them."""
+    net = network.net_for(config.model_copy(update={"rotate": "maps"}), tuple(map(str, range(outputs))))
+    example = torch.zeros(1, config.net.channels, config.net.side, config.net.side)
+    return cost(net, [example]).multiply_adds

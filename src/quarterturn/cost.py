@@ -1,0 +1,208 @@
+"""What a network costs: products, layer by layer, and what runs them.
+
+There is one definition of multiply-adds: those of torch's counter (convolutions, matrix products, attention), with the
+layers that run in the group-Fourier basis counted as they are defined. `Work.done` has what is left of them there.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry, sdpa_flop_count
+
+from quarterturn.check import in_eval_mode
+from quarterturn.execution import Execution
+from quarterturn.layers.convolution import _Convolution
+from quarterturn.layers.linear import RollLinear
+from quarterturn.layers.transposed import RollConvTranspose
+
+Ours = _Convolution | RollLinear | RollConvTranspose
+
+
+@dataclass(frozen=True)
+class Work:
+    """One call of a layer that multiplies: multiply-adds as defined, those that are done, the numbers it puts out."""
+
+    path: str
+    layer: nn.Module
+    multiply_adds: float
+    activations: int
+    execution: Execution
+
+    @property
+    def done(self) -> float:
+        return self.multiply_adds * self.execution.share
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one example: parameters, multiply-adds, those where the Fourier basis is used, numbers that layers put out."""
+
+    parameters: int
+    multiply_adds: int
+    with_kernel: int
+    activations: int
+
+
+def cost(model: nn.Module, examples: Sequence[Tensor]) -> Cost:
+    """Count by running the examples.
+
+    >>> cost(nn.Conv2d(1, 2, 3), [torch.zeros(5, 1, 4, 4)])
+    Cost(parameters=20, multiply_adds=72, with_kernel=72, activations=8)
+    """
+    batch, work = examples[0].shape[0], work_of(model, examples)
+    sums = [sum(w.multiply_adds for w in work), sum(w.done for w in work), sum(w.activations for w in work)]
+    return Cost(sum(p.numel() for p in model.parameters()), *(round(n / batch) for n in sums))
+
+
+def work_of(model: nn.Module, examples: Sequence[Tensor]) -> list[Work]:
+    """All calls of layers that multiply, in running order, for these inputs, in eval mode."""
+    with in_eval_mode(model), torch.no_grad(), _counting(model) as work:
+        model(*examples)
+    return work
+
+
+# --- explain ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What runs the layers of a network, for an input: its text is the table."""
+
+    work: tuple[Work, ...] = field(repr=False)
+    codes: dict[str, int]
+
+    def __str__(self) -> str:
+        total = sum(w.multiply_adds for w in self.work) or 1.0
+        rows = [["layer", "", "what runs", "multiply-adds", "done", "of all", "why"]]
+        for w in self.work:
+            numbers = [short(w.multiply_adds), short(w.done), f"{100 * w.done / total:.0f} %"]
+            rows.append([w.path or "(the model)", type(w.layer).__name__, w.execution.code, *numbers, w.execution.why])
+        done = sum(w.done for w in self.work)
+        rows.append(["all", "", "", short(total), short(done), f"{100 * done / total:.0f} %", ""])
+        return aligned(rows, right=(3, 4, 5))
+
+
+def explain(model: nn.Module, x: Tensor | tuple[Tensor, ...]) -> Explanation:
+    """Print, for each layer that multiplies, what runs it, its multiply-adds, and why.
+
+    Multiply-adds are for the whole input, as the layer is defined; "done" are those that are left where it runs in the
+    group-Fourier basis, by the kernel or as a block-diagonal product. The rest of a network (norms, activations,
+    pooling) makes no products and is not listed.
+
+    >>> from quarterturn import C4, RollConv, SliceConv
+    >>> net = nn.Sequential(SliceConv(C4, 1, 16, 3, rotate="filters"), RollConv(C4, 16, 16, 3, rotate="filters"))
+    >>> import contextlib, io
+    >>> with contextlib.redirect_stdout(io.StringIO()):
+    ...     found = explain(net, torch.zeros(1, 1, 32, 32))
+    >>> [work.execution.code for work in found.work][0]
+    "torch's convolution"
+    """
+    work = tuple(work_of(model, x if isinstance(x, tuple) else (x,)))
+    found = Explanation(work, dict(Counter(w.execution.code for w in work)))
+    print(found)
+    return found
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """Rows of cells as text, in columns; those in `right` end where the others begin."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def short(number: float) -> str:
+    """
+    >>> short(25_557_032)
+    '25.56M'
+    """
+    for unit in ("", "k", "M", "G", "T"):
+        if number < 1000 or unit == "T":
+            return f"{number:.4g}{unit}"
+        number /= 1000
+    raise AssertionError
+
+
+# --- counting ---------------------------------------------------------------------------------------------------------
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
+    return sdpa_flop_count(query.shape, key.shape, value.shape)
+
+
+# What torch's counter knows, and attention on the CPU, which it does not.
+FORMULAS: dict[Any, Callable[..., int]] = {
+    **flop_registry,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+}
+
+
+class _Products(TorchDispatchMode):
+    """Counts multiply-adds by the formulas of torch's own counter."""
+
+    total = 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        formula = FORMULAS.get(func._overloadpacket)
+        if formula is not None:
+            self.total += formula(*args, **(kwargs or {}), out_val=out) / 2
+        return out
+
+
+@contextmanager
+def _counting(model: nn.Module) -> Iterator[list[Work]]:
+    """The work of all layers that run inside, by what torch's counter gains from their beginning to their end."""
+    work: list[Work] = []
+    open_calls: list[list[float]] = []  # of layers that are running: the count at the beginning, that of inner layers
+    paths = {module: path for path, module in model.named_modules()}
+    counter = _Products()
+
+    def before(module: nn.Module, inputs: Any) -> None:
+        open_calls.append([counter.total, 0.0])
+
+    def after(module: nn.Module, inputs: Any, output: Any) -> None:
+        start, inside = open_calls.pop()
+        if isinstance(module, Ours):
+            found, execution = _defined(module, inputs[0], output), module.execution(inputs[0])
+        else:
+            found, execution = counter.total - start - inside, _of_torch(module)
+        if found:
+            numbers = output.numel() if isinstance(output, Tensor) else 0
+            work.append(Work(paths.get(module, ""), module, found, numbers, execution))
+        if open_calls:
+            open_calls[-1][1] += counter.total - start
+
+    handles = [
+        nn.modules.module.register_module_forward_pre_hook(before),
+        nn.modules.module.register_module_forward_hook(after, always_call=False),
+    ]
+    try:
+        with counter:
+            yield work
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _defined(module: Ours, x: Tensor, output: Tensor) -> float:
+    """The multiply-adds of one of our layers, whatever runs it."""
+    if isinstance(module, RollConvTranspose):  # its weight has a row for each orientation of each input
+        return float(x.numel() * module.weight[0].numel() * module.group.order)
+    return float(output.numel() * module.weight[0].numel())
+
+
+def _of_torch(module: nn.Module) -> Execution:
+    if isinstance(module, nn.modules.conv._ConvNd):
+        return Execution("torch's convolution", "an ordinary layer of torch")
+    if isinstance(module, nn.Linear):
+        return Execution("torch's matrix product", "an ordinary layer of torch")
+    return Execution("torch's operators", "called in the forward of this module")
