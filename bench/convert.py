@@ -23,10 +23,10 @@ from harness import RESULTS, write
 from torch import Tensor, nn
 
 import quarterturn as qt
-from quarterturn._convert import calls, functions, rules
+from quarterturn._convert import function_rules, layer_rules
 from quarterturn._convert.summary import costs
 from quarterturn.cost import short
-from quarterturn.graph import pointwise
+from quarterturn.graph import pointwise, torch_functions
 
 TIMM = """
     resnet18 resnet50 resnet26d resnetaa50 resnetblur50 resnetrs50 resnext50_32x4d wide_resnet50_2 seresnet50
@@ -116,13 +116,17 @@ def converted_row(name: str, model: nn.Module) -> dict[str, object]:
 
 def known() -> list[dict[str, object]]:
     """What there are rules for, from the tables of the rules themselves."""
-    layers = [kind for kinds, _ in rules.RULES for kind in (kinds if isinstance(kinds, tuple) else (kinds,))]
+    layers = [
+        kind for kinds, _ in layer_rules.LAYER_RULES for kind in (kinds if isinstance(kinds, tuple) else (kinds,))
+    ]
     names = {
         "layers": {kind.__name__.strip("_").removesuffix("Nd") for kind in layers},
-        "functions of layers": {f.__name__ for f in [*pointwise.AS_LAYERS, *functions.CONVOLUTIONS]},
+        "functions of layers": {f.__name__ for f in [*torch_functions.AS_LAYERS, *function_rules.CONVOLUTIONS]},
         "functions of numbers": {f.__name__ for f in pointwise.FUNCTIONS},
-        "functions and methods of axes": {str(name) for name in functions.RULES} | calls.REDUCTIONS,
-        "methods of numbers": pointwise.METHODS | {name for name in pointwise.NOT_IN_PLACE if isinstance(name, str)},
+        "functions and methods of axes": {str(name) for name in function_rules.FUNCTION_RULES}
+        | torch_functions.REDUCTIONS,
+        "methods of numbers": pointwise.METHODS
+        | {name for name in torch_functions.NOT_IN_PLACE if isinstance(name, str)},
     }
     return [{"what": what, "known": ", ".join(f"`{name}`" for name in sorted(found))} for what, found in names.items()]
 

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import quarterturn as qt
-from quarterturn._convert import rules
-from quarterturn._convert.weights import per_feature, projected, rearranged
-from quarterturn._convert.widths import Refusal, Widths, channels, joined, make_equal, repeated
+from quarterturn._convert import layer_rules
+from quarterturn._convert.initial_weights import per_feature, projected, rearranged
+from quarterturn._convert.widths import Widths, channels, joined, make_equal, repeated
 from quarterturn.cost import Cost, cost, short
 from quarterturn.filters import roll_filters
+from quarterturn.graph.refusal import Refusal
 
 EXACT = 1e-10
 
@@ -392,6 +393,10 @@ def test_options_are_checked() -> None:
     ):
         with pytest.raises(qt.QuarterturnError, match=why):
             qt.convert(net, **{"group": qt.C4, **options})  # type: ignore[arg-type]
+    with pytest.raises(qt.OptionError, match="convolutions over 1, 2 and 3 axes, and .* turns 4"):
+        qt.convert(net, qt.generate("reversed", (-1, 2, 3, 4)))
+    with pytest.raises(qt.ConversionError, match="2 example inputs were given, and the network takes fewer"):
+        qt.convert(net, qt.C4, example=(torch.randn(2, 3, 16, 16).double(),) * 2)
     with pytest.raises(qt.ConversionError, match="no Conv3d"):
         qt.convert(net, qt.OCTA)
     with pytest.raises(qt.ConversionError, match="channels"):
@@ -421,20 +426,19 @@ def test_the_result_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     net(torch.randn(2, 3, 16, 16))
 
     def careless(w: Any, path: str, module: Any, value: Any, example: Any) -> Any:
-        out = rules.spatial_pool(w, path, module, value, example)
+        out = layer_rules.spatial_pool(w, path, module, value, example)
         w.makers[path] = lambda: copy.deepcopy(module)
         return out
 
-    table = [(types, careless if rule is rules.spatial_pool else rule) for types, rule in rules.RULES]
-    monkeypatch.setattr(rules, "RULES", table)
+    table = [(types, careless if rule is layer_rules.spatial_pool else rule) for types, rule in layer_rules.LAYER_RULES]
+    monkeypatch.setattr(layer_rules, "LAYER_RULES", table)
     with pytest.raises(qt.ConversionError, match="is not equivariant"):
         qt.convert(net, qt.C4, example=torch.randn(2, 3, 16, 16))
 
 
-@pytest.mark.parametrize("home", ["_convert", "_export"])
-def test_rounding_is_told_from_faults(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounding_is_told_from_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where float32 is off by more than it should be, float64 decides."""
-    monkeypatch.setattr(f"quarterturn.{home}.build.TOLERANCES", {torch.float32: -1.0})
+    monkeypatch.setattr("quarterturn.graph.verify.TOLERANCES", {torch.float32: -1.0})
     net = after(nn.MaxPool2d(3, 2), conv(16, 16))
     x = torch.randn(2, 3, 16, 16)
     net(x)
@@ -576,6 +580,12 @@ def test_layers_from_until_on_stay_as_they_are(rotate: Any) -> None:
     moved = torch.stack([qt.act(one[:, :, (g + 1) % 4], qt.C4, 1) for g in range(4)], dim=2)
     assert gap(two, moved) < EXACT
     assert max(qt.equivariance_error(partly, qt.C4, x).relative) > 1e-3
+
+
+def test_until_must_be_used() -> None:
+    net = Code(lambda m, x: m.a(x), a=conv(3, 8), b=conv(8, 8))
+    with pytest.raises(qt.ConversionError, match="until='b' is not used by the network's forward"):
+        qt.convert(net, qt.C4, until="b")
 
 
 def test_until_needs_room_for_the_orientations() -> None:

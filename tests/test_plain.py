@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,50 @@ def test_work_in_place_stays_in_its_place(group: Group) -> None:
     qt.assert_equivariant(net, group, x)
     assert_plain(net, x)
     assert_plain(net, x, example=x)
+
+
+class AfterPool(nn.Module):
+    """Code on the ordinary tensor that an equivariant network gives."""
+
+    def __init__(self, group: Group, code: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.net = nn.Sequential(qt.SliceConv(group, 1, 4, 3), qt.Pool(group))
+        self.code = code
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.code(self.net(x))
+
+
+@each_group
+def test_work_in_place_on_a_part_is_refused_where_the_whole_is_used(group: Group) -> None:
+    """The plain network does not work in place, so that the whole would stay as it was."""
+
+    def changes_its_half(y: Tensor) -> Tensor:
+        y[:, :2].relu_()
+        return y
+
+    with pytest.raises(ConversionError, match=r"- forward \(relu_\): it works in place on a part of a tensor"):
+        to_plain(AfterPool(group, changes_its_half))
+    net = ready(AfterPool(group, lambda y: y[:, :2].relu_() + 1), image(9, 9))
+    assert_plain(net, image(9, 9))
+
+
+@each_group
+def test_sizes_may_be_used_and_asked_for(group: Group) -> None:
+    x = image(9, 9)
+    assert_plain(ready(AfterPool(group, lambda y: y[:, : y.shape[1] // 2]), x), x)
+    pooled = AfterPool(
+        group, lambda y: y.mean((2, 3)) if y.ndim == 4 else y
+    )  # a number of axes is no decision by sizes
+    assert_plain(ready(pooled, x), x, example=x)
+
+
+def test_the_example_stays_as_it_was() -> None:
+    net = nn.Sequential(nn.ReLU(inplace=True), qt.SliceConv(C4, 1, 2, 3), qt.Pool(C4)).double()
+    x = image(9, 9)
+    before = x.clone()
+    to_plain(net, x)
+    assert torch.equal(x, before)
 
 
 def readme_net(group: Group) -> nn.Module:
@@ -324,7 +369,7 @@ def test_onnx_of_all_networks(name: str, rotate: str, group: Group, tmp_path: Pa
 
 def test_a_file_that_disagrees_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime")
-    from quarterturn._export.build import to_plain as original
+    from quarterturn._export.plain_network import to_plain as original
 
     def wrong(*args: object, **kwargs: object) -> nn.Module:
         plain = original(*args, **kwargs)
@@ -332,7 +377,7 @@ def test_a_file_that_disagrees_is_not_kept(tmp_path: Path, monkeypatch: pytest.M
             parameter.data.mul_(1.01)
         return plain
 
-    monkeypatch.setattr(sys.modules["quarterturn._export.export"], "to_plain", wrong)
+    monkeypatch.setattr(sys.modules["quarterturn._export.onnx_file"], "to_plain", wrong)
     net = nn.Sequential(qt.SliceConv(C4, 1, 1, 3), qt.Pool(C4)).eval()
     with pytest.raises(ConversionError, match="the file differs from the network by"):
         qt.export(net, torch.randn(2, 1, 8, 8), tmp_path / "net.onnx")
@@ -353,14 +398,23 @@ def test_everything_unknown_is_listed_at_once() -> None:
     with pytest.raises(ConversionError) as error:
         to_plain(net)
     message = str(error.value)
-    assert "- '1.1' (Softmax2d): this layer is not known on pathways" in message
-    assert "- '2' (LocalResponseNorm): this layer is not known on pathways" in message
+    assert "- 1.1 (Softmax2d): this layer is not known on pathways" in message
+    assert "- 2 (LocalResponseNorm): this layer is not known on pathways" in message
     assert message.count("\n- ") == 2
+    bound = nn.Sequential(qt.Slice(C4), Mystery(), qt.Pool(C4), qt.wrap(nn.Conv2d(1, 1, 3), C4))
+    with pytest.raises(ConversionError, match=r"- 1 \(cumsum\): .*\n- 3 \(Wrapped\): this layer is not known"):
+        to_plain(bound)  # also where nothing reaches it any more
     net = nn.Sequential(qt.Slice(C4), Mystery(), qt.Pool(C4))
-    with pytest.raises(ConversionError, match=r"- 'cumsum' \(cumsum\): this function is not known on pathways"):
+    with pytest.raises(ConversionError, match=r"- 1 \(cumsum\): this function is not known on pathways"):
         to_plain(net)
     net = nn.Sequential(qt.SliceConv(C4, 1, 2, 3), qt.Pool(C4, lambda pathways: pathways.mean(0)))
-    with pytest.raises(ConversionError, match=r"- '1' \(Pool\): only the mean, max and rms of scalars are known"):
+    with pytest.raises(ConversionError, match=r"- 1 \(Pool\): only the mean, max and rms of scalars are known"):
+        to_plain(net)
+
+
+def test_options_that_the_group_cannot_have_are_listed_with_their_layer() -> None:
+    net = nn.Sequential(qt.Slice(D4), nn.Conv1d(1, 2, 3), nn.Softmax2d(), qt.Pool(D4))
+    with pytest.raises(ConversionError, match=r"- 1 \(Conv1d\): kernel_size .*"):
         to_plain(net)
 
 

@@ -1,4 +1,4 @@
-"""Containers of values: tuples, lists, mappings, dataclasses and namespaces, walked by name."""
+"""Containers of values: tuples, lists, mappings, dataclasses, namespaces and slices, walked by name."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -16,6 +16,8 @@ def items(tree: Any) -> list[tuple[str, Any]] | None:
         return [(str(key), value) for key, value in tree.items()]
     if isinstance(tree, list | tuple):
         return [(str(i), value) for i, value in enumerate(tree)]
+    if isinstance(tree, slice):
+        return [("start", tree.start), ("stop", tree.stop), ("step", tree.step)]
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         return [(field.name, getattr(tree, field.name)) for field in dataclasses.fields(tree)]
     if isinstance(tree, SimpleNamespace):
@@ -77,5 +79,7 @@ def _rebuilt(tree: Any, values: list[Any]) -> Any:
         return type(tree)(values)
     if isinstance(tree, SimpleNamespace):
         return type(tree)(**dict(zip(vars(tree), values, strict=True)))
+    if isinstance(tree, slice):
+        return slice(*values)
     names = [field.name for field in dataclasses.fields(tree)]
     return dataclasses.replace(tree, **dict(zip(names, values, strict=True)))

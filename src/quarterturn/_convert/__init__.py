@@ -1,5 +1,5 @@
-"""Existing networks in: see `build.convert`."""
+"""Networks of torch, made equivariant: `convert`, and `summary` of what that costs."""
 
-from quarterturn._convert.build import Converted as Converted
-from quarterturn._convert.build import convert as convert
+from quarterturn._convert.converted_network import Converted as Converted
+from quarterturn._convert.converted_network import convert as convert
 from quarterturn._convert.summary import summary as summary

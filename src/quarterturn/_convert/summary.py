@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from quarterturn._convert.build import convert
+from quarterturn._convert.converted_network import convert
 from quarterturn._convert.report import table
 from quarterturn._convert.widths import Keep
 from quarterturn._wrap import wrap

@@ -12,11 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from quarterturn.graph.refusal import Refusal
+
 Keep = Literal["width", "parameters"]
-
-
-class Refusal(Exception):
-    """Why a part of a network cannot be converted. All of them are collected, and raised as one error."""
 
 
 @dataclass(eq=False)

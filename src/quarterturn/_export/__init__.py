@@ -1,4 +1,4 @@
-"""Out again: any equivariant network as an ordinary torch module."""
+"""Equivariant networks as ordinary ones: `to_plain`, a module of torch, and `export`, an ONNX file."""
 
-from quarterturn._export.build import to_plain as to_plain
-from quarterturn._export.export import export as export
+from quarterturn._export.onnx_file import export as export
+from quarterturn._export.plain_network import to_plain as to_plain

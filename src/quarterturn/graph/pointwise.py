@@ -1,7 +1,4 @@
-"""Layers and functions of torch that treat every number, or every map, alike: they turn with it as they are.
-
-What goes in and out of quarterturn, `convert` and `to_plain`, reads these tables.
-"""
+"""Layers and functions of torch that treat every number, or every map, alike: a turned input turns their output."""
 
 import operator
 from collections.abc import Callable
@@ -10,6 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+from quarterturn.graph.torch_functions import NOT_IN_PLACE
 
 LAYERS = (
     nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Sigmoid, nn.Tanh,
@@ -32,18 +31,13 @@ METHODS = {
     "div", "clamp", "clamp_min", "clamp_max", "contiguous", "clone", "detach", "float", "half", "double", "type", "to",
     "reciprocal", "addcmul", "hardswish", "silu",
 }  # fmt: skip
-# Of what works in place, the twin that does not. Several names for one tensor, or turned copies of it, may be about.
-NOT_IN_PLACE: dict[Any, Any] = {
-    operator.iadd: operator.add, operator.isub: operator.sub, operator.imul: operator.mul,
-    operator.itruediv: operator.truediv, F.relu_: F.relu, F.elu_: F.elu, F.leaky_relu_: F.leaky_relu,
-    **{f"{name}_": name for name in ("relu", "sigmoid", "tanh", "add", "sub", "mul", "div", "clamp", "square")},
-}  # fmt: skip
-# Functions that are a layer without a name: the layer's own rule serves.
-AS_LAYERS: dict[Callable[..., Any], Callable[..., nn.Module]] = {
-    F.max_pool1d: nn.MaxPool1d, F.max_pool2d: nn.MaxPool2d, F.max_pool3d: nn.MaxPool3d,
-    F.avg_pool1d: nn.AvgPool1d, F.avg_pool2d: nn.AvgPool2d, F.avg_pool3d: nn.AvgPool3d,
-    F.adaptive_avg_pool1d: nn.AdaptiveAvgPool1d, F.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d,
-    F.adaptive_avg_pool3d: nn.AdaptiveAvgPool3d, F.adaptive_max_pool1d: nn.AdaptiveMaxPool1d,
-    F.adaptive_max_pool2d: nn.AdaptiveMaxPool2d, F.adaptive_max_pool3d: nn.AdaptiveMaxPool3d,
-    F.interpolate: nn.Upsample,
-}  # fmt: skip
+
+
+def is_pointwise(target: Any) -> bool:
+    """Whether a function or method is among them, in place or not.
+
+    >>> is_pointwise(torch.relu), is_pointwise("relu_"), is_pointwise(torch.cumsum)
+    (True, True, False)
+    """
+    target = NOT_IN_PLACE.get(target, target)
+    return target in FUNCTIONS or (isinstance(target, str) and target in METHODS)

@@ -1,4 +1,4 @@
-"""Norms of a network on its way in."""
+"""What becomes of norms."""
 
 import math
 from typing import Any
@@ -6,14 +6,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quarterturn._convert.values import Blocks, Orientations, Value, is_features_first, result
-from quarterturn._convert.weights import per_feature
-from quarterturn._convert.widths import Features, Refusal, make_equal
-from quarterturn._convert.writer import Writer, kept
+from quarterturn._convert.axes import Blocks, Orientations
+from quarterturn._convert.equivariant_writer import EquivariantWriter, pointwise_layer
+from quarterturn._convert.initial_weights import per_feature
+from quarterturn._convert.tracked_value import TrackedValue, is_features_first, result
+from quarterturn._convert.widths import Features, make_equal
+from quarterturn.graph.refusal import Refusal
 from quarterturn.layers.norms import BatchNorm, GroupNorm, InstanceNorm, LayerNorm
 
 
-def _filled(w: Writer, layer: Any, module: Any, features: Features, inner: bool = True) -> nn.Module:
+def _filled(w: EquivariantWriter, layer: Any, module: Any, features: Features, inner: bool = True) -> nn.Module:
     """The new norm with the parameters of the old one.
 
     `inner`: the old norm has the orientations as the fastest index; else as the slowest, or not at all.
@@ -39,14 +41,14 @@ def _placed(module: Any, name: str = "weight") -> dict[str, Any]:
     return {} if tensor is None else {"device": tensor.device, "dtype": tensor.dtype}
 
 
-def _share(w: Writer, path: str, features: Features) -> None:
+def _share(w: EquivariantWriter, path: str, features: Features) -> None:
     """A norm that is called again gets as many features as before."""
     make_equal(w.known.setdefault(path, (features,))[0], features)
 
 
-def batch_norm(w: Writer, path: str, module: Any, value: Value, example: Tensor) -> Value:
+def batch_norm(w: EquivariantWriter, path: str, module: Any, value: TrackedValue, example: Tensor) -> TrackedValue:
     """Batch norm, with the activation and dropout that some libraries put into it."""
-    value = w.usual(value, path)
+    value = w.in_network_layout(value, path)
     if not is_features_first(value):
         raise Refusal("it needs tensors with features first")
     features = value.features
@@ -63,13 +65,13 @@ def batch_norm(w: Writer, path: str, module: Any, value: Value, example: Tensor)
     for name in ("drop", "act"):
         inner = getattr(module, name, None)
         if isinstance(inner, nn.Module) and not isinstance(inner, nn.Identity):
-            value = kept(w, f"{path}.{name}", inner, value, example)
+            value = pointwise_layer(w, f"{path}.{name}", inner, value, example)
     return value
 
 
-def layer_norm(w: Writer, path: str, module: Any, value: Value, example: Tensor) -> Value:
+def layer_norm(w: EquivariantWriter, path: str, module: Any, value: TrackedValue, example: Tensor) -> TrackedValue:
     """Layer norm over features, wherever the old network has them; over all of a map, group norm with one group."""
-    value = w.oriented(value, path)
+    value = w.with_orientations(value, path)
     count = len(module.normalized_shape)
     held = [c for axis in value.axes[len(value.axes) - count :] for c in axis]
     features = value.features
@@ -82,7 +84,7 @@ def layer_norm(w: Writer, path: str, module: Any, value: Value, example: Tensor)
     if whole and module.weight is not None:
         raise Refusal("it has a parameter for each position")
     _share(w, path, features)
-    value = w.usual(value, path)
+    value = w.in_network_layout(value, path)
 
     def make() -> nn.Module:
         affine = module.weight is not None
@@ -94,8 +96,8 @@ def layer_norm(w: Writer, path: str, module: Any, value: Value, example: Tensor)
     return result(value, w.layer(path, make, value.node), example)
 
 
-def group_norm(w: Writer, path: str, module: Any, value: Value, example: Tensor) -> Value:
-    value = w.usual(value, path)
+def group_norm(w: EquivariantWriter, path: str, module: Any, value: TrackedValue, example: Tensor) -> TrackedValue:
+    value = w.in_network_layout(value, path)
     features = value.features
     held = value.axes[1] if len(value.axes) > 1 else ()
     # the orientations are the slow index, and no group mixes them: it is one of ours
@@ -119,10 +121,10 @@ def group_norm(w: Writer, path: str, module: Any, value: Value, example: Tensor)
     return result(value, w.layer(path, make, value.node), example)
 
 
-def instance_norm(w: Writer, path: str, module: Any, value: Value, example: Tensor) -> Value:
+def instance_norm(w: EquivariantWriter, path: str, module: Any, value: TrackedValue, example: Tensor) -> TrackedValue:
     if getattr(module, "track_running_stats", False):
         raise Refusal("instance norm with running statistics is not known")
-    value = w.maps_first(value, path)
+    value = w.maps_with_features_first(value, path)
     features = value.features
     _share(w, path, features)
 

@@ -1,30 +1,33 @@
-"""What the old network does with the axes of its tensors: mostly nothing has to be done for it in the new one."""
+"""What becomes of calls that reshape, permute, add or drop axes: mostly nothing has to be done in the new network."""
 
 import operator
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 from torch.nn import functional as F
 
-from quarterturn._convert.layers import SomeFeatures
-from quarterturn._convert.values import Axis, Batch, Extra, Position, Value, like, reshaped, result, size_of
-from quarterturn._convert.widths import Features, Refusal
-from quarterturn._convert.writer import Writer
+from quarterturn._convert.axes import Axis, Batch, Extra, Position, reshaped, size_of
+from quarterturn._convert.equivariant_writer import EquivariantWriter
+from quarterturn._convert.helper_layers import SomeFeatures
+from quarterturn._convert.tracked_value import TrackedValue, result
+from quarterturn._convert.widths import Features
+from quarterturn.graph.refusal import Refusal
 
 
-def reshape(w: Writer, path: str, value: Value, example: Tensor) -> Value:
+def reshape(w: EquivariantWriter, path: str, value: TrackedValue, example: Tensor) -> TrackedValue:
     """Another shape, which the example tells."""
-    value = w.oriented(value, path)
-    new = like(value, example=example, axes=reshaped(value.axes, tuple(example.shape), w.group.order))
-    if value.form != "beside" and new.is_usual():
+    value = w.with_orientations(value, path)
+    new = replace(value, example=example, axes=reshaped(value.axes, tuple(example.shape), w.group.order))
+    if value.form != "in_batch" and new.has_each_axis_once():
         return new
-    held = w.beside(value, path)
+    held = w.orientations_in_batch(value, path)
     sizes = [_size(w, held, axis) for axis in new.axes]
     return result(held, w.method("reshape", held.node, sizes), example, axes=new.axes)
 
 
-def _size(w: Writer, held: Value, axis: Axis) -> Any:
+def _size(w: EquivariantWriter, held: TrackedValue, axis: Axis) -> Any:
     """The size of a new axis, as a number or computed from those of the tensor."""
     if axis in held.axes and axis:
         return w.method("size", held.node, held.axes.index(axis))
@@ -43,45 +46,51 @@ def _size(w: Writer, held: Value, axis: Axis) -> Any:
     return size
 
 
-def permute(w: Writer, path: str, value: Value, order: Sequence[int], example: Tensor) -> Value:
+def permute(
+    w: EquivariantWriter, path: str, value: TrackedValue, order: Sequence[int], example: Tensor
+) -> TrackedValue:
     """Axes in another order."""
-    value = w.oriented(value, path)
+    value = w.with_orientations(value, path)
     axes = tuple(value.axes[i] for i in order)
-    if value.form == "beside":
+    if value.form == "in_batch":
         return result(value, w.method("permute", value.node, *order), example, axes=axes)
-    return like(value, example=example, axes=axes)
+    return replace(value, example=example, axes=axes)
 
 
-def insert_axis(w: Writer, path: str, value: Value, at: int, example: Tensor) -> Value:
+def insert_axis(w: EquivariantWriter, path: str, value: TrackedValue, at: int, example: Tensor) -> TrackedValue:
     """One more axis, of one."""
-    value = w.oriented(value, path)
+    value = w.with_orientations(value, path)
     at %= len(value.axes) + 1
     axes = (*value.axes[:at], (), *value.axes[at:])
-    node = w.method("unsqueeze", value.node, at) if value.form == "beside" else value.node
+    node = w.method("unsqueeze", value.node, at) if value.form == "in_batch" else value.node
     return result(value, node, example, axes=axes)
 
 
-def drop_axes(w: Writer, path: str, value: Value, which: Sequence[int], example: Tensor) -> Value:
+def drop_axes(
+    w: EquivariantWriter, path: str, value: TrackedValue, which: Sequence[int], example: Tensor
+) -> TrackedValue:
     """Axes of one are left out."""
-    value = w.oriented(value, path)
+    value = w.with_orientations(value, path)
     gone = {i % len(value.axes) for i in which}
     if any(value.axes[i] for i in gone):
         return reshape(w, path, value, example)
     axes = tuple(axis for i, axis in enumerate(value.axes) if i not in gone)
     node = value.node
-    if value.form == "beside":
+    if value.form == "in_batch":
         for i in sorted(gone, reverse=True):
             node = w.method("squeeze", node, i)
     return result(value, node, example, axes=axes)
 
 
-def some_features(w: Writer, path: str, value: Value, start: int, stop: int, example: Tensor) -> Value:
+def some_features(
+    w: EquivariantWriter, path: str, value: TrackedValue, start: int, stop: int, example: Tensor
+) -> TrackedValue:
     """The features that some old channels became."""
     features = value.features
     part = features.part(start, stop)
     axes = tuple((part,) if features in axis else axis for axis in value.axes)
     first = features.part(0, start)
-    if value.form == "beside":
+    if value.form == "in_batch":
         place = next(i for i, axis in enumerate(value.axes) if features in axis)
         node = w.method("narrow", value.node, place, w.width(first), w.width(part))
         return result(value, node, example, axes=axes)
@@ -93,9 +102,9 @@ def some_features(w: Writer, path: str, value: Value, start: int, stop: int, exa
     return result(value, w.helper(f"{path}.features", make, value.node), example, axes=axes)
 
 
-def glu(w: Writer, path: str, value: Value, dim: int, example: Tensor) -> Value:
+def glu(w: EquivariantWriter, path: str, value: TrackedValue, dim: int, example: Tensor) -> TrackedValue:
     """One half of the features weighs the other."""
-    value = w.usual(value, path)
+    value = w.in_network_layout(value, path)
     features = value.features
     if value.axes[dim] != (features,):
         raise Refusal("it halves another axis than that of the features")
@@ -104,6 +113,6 @@ def glu(w: Writer, path: str, value: Value, dim: int, example: Tensor) -> Value:
     return result(value, w.function(F.glu, value.node, 1), example, axes=axes)
 
 
-def is_extra(value: Value, axis: int) -> bool:
+def is_extra(value: TrackedValue, axis: int) -> bool:
     """Whether the axis is of the old network's own making."""
     return all(isinstance(c, Extra) for c in value.axes[axis])

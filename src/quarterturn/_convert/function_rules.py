@@ -1,4 +1,4 @@
-"""What becomes of each function and method that the network's code calls."""
+"""What becomes of each function and method that the network's code calls: one rule for each name."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -10,50 +10,52 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from quarterturn._convert import convolutions, norms, picking, positions, reducing, rules, shapes
-from quarterturn._convert.calls import (
-    REDUCTIONS,
-    Call,
-    in_new,
-    is_pointwise,
-    is_shape,
-    leaves,
-    mapped,
-    name_of,
-    record,
+from quarterturn import trees
+from quarterturn._convert import (
+    axis_rules,
+    convolution_rules,
+    indexing_rules,
+    layer_rules,
+    norm_rules,
+    reduction_rules,
+    spatial_rules,
 )
-from quarterturn._convert.values import Axis, Blocks, Position, Value, broadcast, like, number, plain, result
-from quarterturn._convert.widths import Features, Refusal
-from quarterturn._convert.writer import Writer, kept
-from quarterturn.graph import pointwise
+from quarterturn._convert.axes import Axis, Blocks, Position, broadcast
+from quarterturn._convert.equivariant_writer import EquivariantWriter, pointwise_layer
+from quarterturn._convert.function_calls import Call, asks_for_sizes, node_of, same_call
+from quarterturn._convert.tracked_value import TrackedValue, number, ordinary_tensor, result, values_in
+from quarterturn._convert.widths import Features
+from quarterturn.graph.pointwise import is_pointwise
+from quarterturn.graph.refusal import Refusal
+from quarterturn.graph.torch_functions import AS_LAYERS, REDUCTIONS, name_of
 
-CONVOLUTIONS: dict[Any, tuple[int, bool]] = {
-    F.conv1d: (1, False), F.conv2d: (2, False), F.conv3d: (3, False), F.conv_transpose1d: (1, True),
-    F.conv_transpose2d: (2, True), F.conv_transpose3d: (3, True),
-}  # fmt: skip
+TRANSPOSED: tuple[Any, ...] = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
+CONVOLUTIONS: tuple[Any, ...] = (F.conv1d, F.conv2d, F.conv3d, *TRANSPOSED)
 RESAMPLING = ("antialias", "recompute_scale_factor")  # of F.interpolate
 # They look at every position by itself, so ordinary maps may go through them before they are sliced.
 BY_POSITION = {"cat", "concat", "getitem", "split", "chunk", "softmax", "log_softmax", "narrow"}
 
 
-def function(w: Writer, node: fx.Node, path: str, args: Any, kwargs: Any, example: Any, ends: bool) -> Any:
-    """The value that a call makes."""
-    values = leaves([args, kwargs])
+def value_of_call(
+    w: EquivariantWriter, node: fx.Node, path: str, args: Any, kwargs: Any, example: Any, ends: bool
+) -> Any:
+    """What stands for the result of a call in the new network."""
+    values = values_in([args, kwargs])
     if all(v.kind in ("number", "constant") for v in values):
         return _of_numbers(w, node, args, kwargs, values, example)
     tensors = [v for v in values if v.kind != "number"]
     if all(v.kind != "oriented" for v in tensors) and _may_stay_ordinary(node, args, kwargs, tensors):
-        return _ordinary(w, node, args, kwargs, example)
+        return _on_ordinary_tensors(w, node, args, kwargs, example)
     first = next(v for v in tensors if v.kind != "constant")
     call = Call(w, node, path, args, kwargs, first, example, ends)
-    if is_shape(node):
+    if asks_for_sizes(node):
         return _sizes(call)
     if call.name == "dropout":
         return _dropout(call)
     if is_pointwise(node.target) or (call.name in ("max", "min") and len(tensors) > 1):
         return _pointwise(call, tensors)
     if node.target not in CONVOLUTIONS:  # which may be the first of the network
-        call = replace(call, value=w.oriented(first, path))
+        call = replace(call, value=w.with_orientations(first, path))
     return _rule(call)(call)
 
 
@@ -63,21 +65,23 @@ def _rule(call: Call) -> Callable[[Call], Any]:
         return _convolution
     if name == "interpolate" and call.option(1, "size") is not None:
         return _interpolate
-    if target in pointwise.AS_LAYERS:
+    if target in AS_LAYERS:
         return _as_layer
     if name in REDUCTIONS:
-        return reducing.reduce
-    if name in RULES:
-        return RULES[name]
+        return reduction_rules.reduce
+    if name in FUNCTION_RULES:
+        return FUNCTION_RULES[name]
     raise Refusal("this function is not known")
 
 
 # --- numbers, constants and ordinary tensors --------------------------------------------------------------------------
 
 
-def _of_numbers(w: Writer, node: fx.Node, args: Any, kwargs: Any, values: list[Value], example: Any) -> Any:
+def _of_numbers(
+    w: EquivariantWriter, node: fx.Node, args: Any, kwargs: Any, values: list[TrackedValue], example: Any
+) -> Any:
     """What is made of sizes and parameters alone."""
-    if is_shape(node):  # of a parameter
+    if asks_for_sizes(node):  # of a parameter
         return number(example)
     if any(v.kind == "number" and v.node is None for v in values):
         if isinstance(example, Tensor):
@@ -85,9 +89,9 @@ def _of_numbers(w: Writer, node: fx.Node, args: Any, kwargs: Any, values: list[V
         return number(example)
     if isinstance(example, Tensor) and any(v.kind == "constant" for v in values):
         source = values[0].source if len(values) == 1 and _is_view(values[0].example, example) else None
-        return Value("constant", lambda: record(w, node, args, kwargs), example, source=source)
-    new = record(w, node, args, kwargs)
-    return Value("constant", new, example) if isinstance(example, Tensor) else number(example, new)
+        return TrackedValue("constant", lambda: same_call(w, node, args, kwargs), example, source=source)
+    new = same_call(w, node, args, kwargs)
+    return TrackedValue("constant", new, example) if isinstance(example, Tensor) else number(example, new)
 
 
 def _is_view(before: Any, after: Tensor) -> bool:
@@ -96,22 +100,22 @@ def _is_view(before: Any, after: Tensor) -> bool:
     return same and sum(n > 1 for n in after.shape) <= 1
 
 
-def _may_stay_ordinary(node: fx.Node, args: Any, kwargs: Any, values: list[Value]) -> bool:
+def _may_stay_ordinary(node: fx.Node, args: Any, kwargs: Any, values: list[TrackedValue]) -> bool:
     """Whether a function of ordinary tensors looks at each position by itself, or there are none."""
-    maps = [v for v in values if v.kind == "plain" and len(v.shape) > 2]
-    if not maps or is_shape(node) or is_pointwise(node.target):
+    maps = [v for v in values if v.kind == "ordinary" and len(v.shape) > 2]
+    if not maps or asks_for_sizes(node) or is_pointwise(node.target):
         return True
     name = name_of(node.target)
-    return name in BY_POSITION and picking.along_channels(str(name), args, kwargs, len(maps[0].shape))
+    return name in BY_POSITION and indexing_rules.along_channels(str(name), args, kwargs, len(maps[0].shape))
 
 
-def _ordinary(w: Writer, node: fx.Node, args: Any, kwargs: Any, example: Any) -> Any:
-    new = record(w, node, args, kwargs)
-    if is_shape(node):
+def _on_ordinary_tensors(w: EquivariantWriter, node: fx.Node, args: Any, kwargs: Any, example: Any) -> Any:
+    new = same_call(w, node, args, kwargs)
+    if asks_for_sizes(node):
         return number(example, new)
     if isinstance(example, tuple | list):
-        return tuple(plain(item, w.function(operator.getitem, new, i)) for i, item in enumerate(example))
-    return plain(example, new)
+        return tuple(ordinary_tensor(item, w.function(operator.getitem, new, i)) for i, item in enumerate(example))
+    return ordinary_tensor(example, new)
 
 
 # --- tensors with orientations ----------------------------------------------------------------------------------------
@@ -121,7 +125,7 @@ def _sizes(call: Call) -> Any:
     """Sizes of maps can be had in the new network; numbers of examples and features are other ones there."""
     value, asked = call.value, call.args[1] if len(call.args) > 1 and call.args[1] != "shape" else None
 
-    def one(axis: Axis, size: int) -> Value:
+    def one(axis: Axis, size: int) -> TrackedValue:
         if len(axis) == 1 and isinstance(axis[0], Position) and value.form == "maps":
             return number(size, call.w.method("size", value.node, 2 + axis[0].axis))
         return number(size, None if axis else 1)
@@ -131,40 +135,42 @@ def _sizes(call: Call) -> Any:
     return tuple(one(axis, size) for axis, size in zip(value.axes, value.shape, strict=True))
 
 
-def _dropout(call: Call) -> Value:
+def _dropout(call: Call) -> TrackedValue:
     """The function, read in eval mode, becomes a layer, so that it acts in training."""
-    return kept(call.w, call.w.free(call.path), nn.Dropout(call.option(1, "p", 0.5)), call.value, call.example)
+    return pointwise_layer(
+        call.w, call.w.free(call.path), nn.Dropout(call.option(1, "p", 0.5)), call.value, call.example
+    )
 
 
-def _pointwise(call: Call, values: list[Value]) -> Value:
+def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
     """Tensors are brought to one layout, and parameters with a number for each channel to the same."""
     w, path = call.w, call.path
-    tensors = {id(v): w.oriented(v, path) for v in values if v.kind != "constant"}
-    axes = broadcast(list(tensors.values()))
+    tensors = {id(v): w.with_orientations(v, path) for v in values if v.kind != "constant"}
+    axes = broadcast([v.axes for v in tensors.values()])
     vectors = [v for v in values if v.kind == "constant" and v.example.numel() != 1]
     for vector in vectors:
         _check_vector(vector, axes)
     narrow = any(_channels(v.axes) != _channels(axes) for v in tensors.values())
     if narrow and vectors:
         raise Refusal("a parameter for each channel meets tensors of other axes")
-    beside = narrow or (not vectors and any(v.form == "beside" for v in tensors.values()))
-    if beside:
-        tensors = {key: w.beside(v, path) for key, v in tensors.items()}
+    in_batch = narrow or (not vectors and any(v.form == "in_batch" for v in tensors.values()))
+    if in_batch:
+        tensors = {key: w.orientations_in_batch(v, path) for key, v in tensors.items()}
     elif len(tensors) > 1 or vectors:
-        tensors = {key: w.usual(v, path) for key, v in tensors.items()}
+        tensors = {key: w.in_network_layout(v, path) for key, v in tensors.items()}
         as_maps = any(v.form == "maps" for v in tensors.values())
         tensors = {key: w.maps(v, path) if as_maps else w.dense(v, path) for key, v in tensors.items()}
-    first = like(next(iter(tensors.values())), axes=axes)
+    first = replace(next(iter(tensors.values())), axes=axes)
 
-    def node_of(value: Value) -> Any:
+    def found(value: TrackedValue) -> Any:
         if id(value) in tensors:
             return tensors[id(value)].node
-        return w.feature_parameter(value, first) if value in vectors else in_new(value)
+        return w.feature_parameter(value, first) if value in vectors else node_of(value)
 
-    return result(first, record(w, call.node, call.args, call.kwargs, node_of), call.example)
+    return result(first, same_call(w, call.node, call.args, call.kwargs, found), call.example)
 
 
-def _check_vector(constant: Value, axes: Sequence[Axis]) -> None:
+def _check_vector(constant: TrackedValue, axes: Sequence[Axis]) -> None:
     """Of a parameter, the one axis that is longer than one must be that of the features."""
     shape = constant.example.shape
     long = [i - len(shape) + len(axes) for i, n in enumerate(shape) if n > 1]
@@ -189,55 +195,63 @@ def _refuse_resampling(call: Call) -> None:
             raise Refusal(f"{name} is not known")
 
 
-def _as_layer(call: Call) -> Value:
+def _as_layer(call: Call) -> TrackedValue:
     _refuse_resampling(call)
     options = {k: v for k, v in call.kwargs.items() if v is not None and k not in RESAMPLING}
-    if leaves([call.args[1:], options]):
+    if values_in([call.args[1:], options]):
         raise Refusal("its options are computed")
-    layer = pointwise.AS_LAYERS[call.node.target](*call.args[1:], **options)  # type: ignore[index]
-    rule = rules.rule_for(layer)
+    layer = AS_LAYERS[call.node.target](*call.args[1:], **options)  # type: ignore[index]
+    rule = layer_rules.rule_for(layer)
     assert rule is not None
     return rule(call.w, call.w.free(call.path), layer, call.value, call.example)
 
 
-def _convolution(call: Call) -> Value:
-    dim, turned = CONVOLUTIONS[call.node.target]
+def _convolution(call: Call) -> TrackedValue:
+    transposed = call.node.target in TRANSPOSED
     names: tuple[str, ...] = ("input", "weight", "bias", "stride", "padding")
-    names += ("output_padding", "groups", "dilation") if turned else ("dilation", "groups")
+    names += ("output_padding", "groups", "dilation") if transposed else ("dilation", "groups")
     options = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
     value, weight, bias = options.pop("input"), options.pop("weight"), options.pop("bias", None)
-    if any(v is not None and v.source is None for v in (weight, bias)) or leaves(options):
+    if any(v is not None and v.source is None for v in (weight, bias)) or values_in(options):
         raise Refusal("its filters are computed by the network, such as by weight standardisation")
     trained = isinstance(operator.attrgetter(weight.source)(call.w.model), nn.Parameter)
     bias = None if bias is None else bias.example
-    old = convolutions.Convolution(dim, weight.example, bias, **options, trained=trained)
-    rule = convolutions.transposed if turned else convolutions.convolution
+    old = convolution_rules.Convolution(weight.example, bias, **options, trained=trained)
+    rule = convolution_rules.transposed if transposed else convolution_rules.convolution
     return rule(call.w, weight.source.removesuffix(".weight"), old, value, call.example)
 
 
-def _interpolate(call: Call) -> Value:
+def _interpolate(call: Call) -> TrackedValue:
     _refuse_resampling(call)
     size, mode, align = call.option(1, "size"), call.option(3, "mode", "nearest"), call.option(4, "align_corners")
-    if isinstance(size, int) or (isinstance(size, Value) and isinstance(size.example, int)):
+    if isinstance(size, int) or (isinstance(size, TrackedValue) and isinstance(size.example, int)):
         size = [size] * call.w.group.dim
-    return positions.resize(call.w, call.path, mode, align, call.value, mapped(size, in_new), call.example)
+    return spatial_rules.resize(
+        call.w,
+        call.path,
+        mode,
+        align,
+        call.value,
+        trees.mapped(size, TrackedValue, lambda _, v: node_of(v)),
+        call.example,
+    )
 
 
-def _linear(call: Call) -> Value:
+def _linear(call: Call) -> TrackedValue:
     weight, bias = call.option(1, "weight"), call.option(2, "bias")
     if any(v is not None and v.source is None for v in (weight, bias)):
         raise Refusal("its weights are computed by the network")
     path, bias = weight.source.removesuffix(".weight"), None if bias is None else bias.example
-    return convolutions.linear(call.w, path, weight.example, bias, call.value, call.example)
+    return convolution_rules.linear(call.w, path, weight.example, bias, call.value, call.example)
 
 
-def _norm(rule: Callable[..., Value], *names: str) -> Callable[[Call], Value]:
+def _norm(rule: Callable[..., TrackedValue], *names: str) -> Callable[[Call], TrackedValue]:
     """The rule of a norm's layer for the function that does the same."""
 
-    def run(call: Call) -> Value:
+    def run(call: Call) -> TrackedValue:
         given: dict[str, Any] = {"weight": None, "bias": None, "eps": 1e-5, "momentum": 0.1, "running_mean": None}
         given |= {**dict(zip(("input", *names), call.args, strict=False)), **call.kwargs}
-        tensors = {k: v for k, v in given.items() if isinstance(v, Value) and k != "input"}
+        tensors = {k: v for k, v in given.items() if isinstance(v, TrackedValue) and k != "input"}
         if any(v.source is None for v in tensors.values()):
             raise Refusal("its parameters are computed by the network")
         old = SimpleNamespace(**{k: tensors[k].example if k in tensors else v for k, v in given.items()})
@@ -248,72 +262,72 @@ def _norm(rule: Callable[..., Value], *names: str) -> Callable[[Call], Value]:
     return run
 
 
-def _pad(call: Call) -> Value:
+def _pad(call: Call) -> TrackedValue:
     given = call.option(1, "pad")
-    amounts = [v.example if isinstance(v, Value) else v for v in given]
-    if leaves(given):
+    amounts = [v.example if isinstance(v, TrackedValue) else v for v in given]
+    if values_in(given):
         call.w.notes.append(f"{call.path}: pads by {amounts}, as for the size of the example")
     while len(amounts) > 2 * call.w.group.dim and amounts[-2:] == [0, 0]:
         amounts = amounts[:-2]
     mode, fill, path = call.option(2, "mode", "constant"), call.option(3, "value"), call.w.free(call.path)
-    return positions.pad(call.w, path, amounts, mode, fill, call.value, call.example)
+    return spatial_rules.pad(call.w, path, amounts, mode, fill, call.value, call.example)
 
 
 # --- functions of axes ------------------------------------------------------------------------------------------------
 
 
-def _reshape(call: Call) -> Value:
-    return shapes.reshape(call.w, call.path, call.value, call.example)
+def _reshape(call: Call) -> TrackedValue:
+    return axis_rules.reshape(call.w, call.path, call.value, call.example)
 
 
-def _permute(call: Call) -> Value:
+def _permute(call: Call) -> TrackedValue:
     rank = len(call.value.axes)
     sizes = torch.empty(tuple(range(2, rank + 2)), device="meta")  # no two are the same, so they tell the order
     rest = call.args[1:]
     moved = getattr(sizes, str(call.name))(*rest, **call.kwargs).shape
-    return shapes.permute(call.w, call.path, call.value, [size - 2 for size in moved], call.example)
+    return axis_rules.permute(call.w, call.path, call.value, [size - 2 for size in moved], call.example)
 
 
-def _unsqueeze(call: Call) -> Value:
-    return shapes.insert_axis(call.w, call.path, call.value, call.option(1, "dim"), call.example)
+def _unsqueeze(call: Call) -> TrackedValue:
+    return axis_rules.insert_axis(call.w, call.path, call.value, call.option(1, "dim"), call.example)
 
 
-def _squeeze(call: Call) -> Value:
+def _squeeze(call: Call) -> TrackedValue:
     dims = call.option(1, "dim")
     if dims is None:
         return _reshape(call)
     which = [i for i in ([dims] if isinstance(dims, int) else dims) if call.value.shape[i] == 1]
-    return shapes.drop_axes(call.w, call.path, call.value, which, call.example) if which else call.value
+    return axis_rules.drop_axes(call.w, call.path, call.value, which, call.example) if which else call.value
 
 
-def _expand(call: Call) -> Value:
+def _expand(call: Call) -> TrackedValue:
     """What is multiplied or added next expands by itself."""
     if all(is_pointwise(user.target) for user in call.node.users):
         return call.value
     raise Refusal("it expands a tensor")
 
 
-def _glu(call: Call) -> Value:
-    return shapes.glu(call.w, call.path, call.value, call.option(1, "dim", -1), call.example)
+def _glu(call: Call) -> TrackedValue:
+    return axis_rules.glu(call.w, call.path, call.value, call.option(1, "dim", -1), call.example)
 
 
-RULES: dict[str | None, Callable[[Call], Any]] = {
+FUNCTION_RULES: dict[str | None, Callable[[Call], Any]] = {
     **dict.fromkeys(("flatten", "reshape", "view", "unflatten", "view_as", "reshape_as"), _reshape),
     **dict.fromkeys(("permute", "transpose", "movedim", "swapaxes", "swapdims", "t"), _permute),
-    **dict.fromkeys(("split", "chunk", "tensor_split"), picking.split),
-    **dict.fromkeys(("cat", "concat"), picking.cat),
-    **dict.fromkeys(("softmax", "log_softmax"), reducing.softmax),
+    **dict.fromkeys(("split", "chunk", "tensor_split"), indexing_rules.split),
+    **dict.fromkeys(("cat", "concat"), indexing_rules.cat),
+    **dict.fromkeys(("softmax", "log_softmax"), reduction_rules.softmax),
     **dict.fromkeys(("expand", "expand_as"), _expand),
     "unsqueeze": _unsqueeze,
     "squeeze": _squeeze,
-    "getitem": picking.getitem,
-    "unbind": picking.unbind,
-    "narrow": picking.narrow,
-    "stack": picking.stack,
+    "getitem": indexing_rules.getitem,
+    "unbind": indexing_rules.unbind,
+    "narrow": indexing_rules.narrow,
+    "stack": indexing_rules.stack,
     "glu": _glu,
     "pad": _pad,
     "linear": _linear,
-    "batch_norm": _norm(norms.batch_norm, "running_mean", "running_var", "weight", "bias"),
-    "layer_norm": _norm(norms.layer_norm, "normalized_shape", "weight", "bias", "eps"),
-    "group_norm": _norm(norms.group_norm, "num_groups", "weight", "bias", "eps"),
+    "batch_norm": _norm(norm_rules.batch_norm, "running_mean", "running_var", "weight", "bias"),
+    "layer_norm": _norm(norm_rules.layer_norm, "normalized_shape", "weight", "bias", "eps"),
+    "group_norm": _norm(norm_rules.group_norm, "num_groups", "weight", "bias", "eps"),
 }

@@ -1,27 +1,26 @@
-"""Convolutions and dense layers of a network on its way in."""
+"""What becomes of convolutions and dense layers."""
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from quarterturn._convert.values import Batch, Position, Value, after, as_tuple, like, maps_of, result
-from quarterturn._convert.weights import drawn, per_feature, projected, rearranged
-from quarterturn._convert.widths import Features, Refusal, channels, make_equal
-from quarterturn._convert.writer import Writer
+from quarterturn._convert.axes import Batch, Position, maps_of
+from quarterturn._convert.equivariant_writer import EquivariantWriter
+from quarterturn._convert.initial_weights import drawn, per_feature, projected, rearranged
+from quarterturn._convert.tracked_value import TrackedValue, maps_after, result
+from quarterturn._convert.widths import Features, channels, make_equal
 from quarterturn.filters import roll_filters, slice_filters
+from quarterturn.graph.refusal import Refusal
+from quarterturn.graph.torch_functions import as_tuple
 from quarterturn.layers.convolution import DepthwiseConv, RollConv, SliceConv
 from quarterturn.layers.linear import RollLinear
 from quarterturn.layers.transposed import RollConvTranspose
 from quarterturn.windows import windows_for
-
-CONV_DIMS = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
-TRANSPOSED_DIMS = {nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3}
-
 
 # --- convolutions -----------------------------------------------------------------------------------------------------
 
@@ -30,7 +29,6 @@ TRANSPOSED_DIMS = {nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspos
 class Convolution:
     """A convolution of the old network, as a layer or as a function."""
 
-    dim: int
     weight: Tensor
     bias: Tensor | None
     stride: Any = 1
@@ -42,22 +40,29 @@ class Convolution:
     trained: bool = True
 
     @classmethod
-    def of(cls, module: Any, dim: int) -> "Convolution":
+    def of(cls, module: Any) -> "Convolution":
+        check_parametrized(module)
         names = ("stride", "padding", "dilation", "groups", "padding_mode", "output_padding")
-        return cls(dim, module.weight, module.bias, **{name: getattr(module, name) for name in names})
+        return cls(module.weight, module.bias, **{name: getattr(module, name) for name in names})
+
+    @property
+    def dim(self) -> int:
+        return self.weight.dim() - 2
 
 
-def convolution(w: Writer, path: str, old: Convolution, value: Value, example: Tensor) -> Value:
+def convolution(
+    w: EquivariantWriter, path: str, old: Convolution, value: TrackedValue, example: Tensor
+) -> TrackedValue:
     """A SliceConv on ordinary maps, else a RollConv; a filter for each feature stays one."""
     _check_dim(w, old)
     outs, ins = old.weight.shape[0], old.weight.shape[1] * old.groups
-    is_plain = value.kind == "plain"
-    if not is_plain:
-        value = w.maps_first(value, path)
-    features = None if is_plain else value.features
+    is_ordinary = value.kind == "ordinary"
+    if not is_ordinary:
+        value = w.maps_with_features_first(value, path)
+    features = None if is_ordinary else value.features
     depthwise = features is not None and old.groups == ins == outs and ins > 1
     features, out = w.known.setdefault(path, (features, features if depthwise else channels(outs)))
-    if not is_plain and features is not value.features:
+    if not is_ordinary and features is not value.features:
         make_equal(features, value.features)
     kernel = tuple(old.weight.shape[2:])
     windows_for(w.group, kernel, as_tuple(old.stride), as_tuple(old.padding), as_tuple(old.dilation))  # may refuse
@@ -78,34 +83,32 @@ def convolution(w: Writer, path: str, old: Convolution, value: Value, example: T
         if depthwise:
             layer, groups = DepthwiseConv(w.group, count, kernel, **options), w.group.order * count
         else:
-            seen = ins if is_plain else w.widths.of(features)
-            groups = math.gcd(old.groups, seen, count)
-            if groups != old.groups:
-                w.notes.append(f"{path}: groups={old.groups} becomes {groups}")
-            kind = SliceConv if is_plain else RollConv
+            seen = ins if is_ordinary else w.widths.of(features)
+            groups = _groups(w, path, old, seen, count)
+            kind = SliceConv if is_ordinary else RollConv
             layer = kind(w.group, seen, count, kernel, groups=groups, **options)
-        in_sources: Sequence[int | None] = range(ins) if is_plain else w.widths.sources(features)
+        in_sources: Sequence[int | None] = range(ins) if is_ordinary else w.widths.sources(features)
         expand = roll_filters if isinstance(layer, RollConv) else slice_filters
         _fill(w, layer, old, w.widths.sources(out), in_sources, groups, lambda t: expand(t, w.group, _all(w)))
         layer.weight.requires_grad_(old.trained)
         return layer
 
     node = w.layer(path, make, value.node)
-    if is_plain:
-        return Value("oriented", node, example, maps_of(example, out))
-    return after(value, node, example, out)
+    if is_ordinary:
+        return TrackedValue("oriented", node, example, maps_of(example, out))
+    return maps_after(value, node, example, out)
 
 
-def _check_dim(w: Writer, old: Convolution) -> None:
+def _check_dim(w: EquivariantWriter, old: Convolution) -> None:
     if old.dim != w.group.dim:
         raise Refusal(f"a convolution over {old.dim} axes does not go with {w.group.name}, which turns {w.group.dim}")
 
 
-def transposed(w: Writer, path: str, old: Convolution, value: Value, example: Tensor) -> Value:
+def transposed(w: EquivariantWriter, path: str, old: Convolution, value: TrackedValue, example: Tensor) -> TrackedValue:
     _check_dim(w, old)
     if old.padding_mode != "zeros":
         raise Refusal("a transposed convolution pads with zeros only")
-    value = w.maps_first(value, path)
+    value = w.maps_with_features_first(value, path)
     outs = old.weight.shape[1] * old.groups
     features, out = w.known.setdefault(path, (value.features, channels(outs)))
     make_equal(features, value.features)
@@ -113,9 +116,7 @@ def transposed(w: Writer, path: str, old: Convolution, value: Value, example: Te
     def make() -> nn.Module:
         seen, count = w.widths.of(features), w.widths.of(out)
         _note_width(w, path, outs, out)
-        groups = math.gcd(old.groups, seen, count)
-        if groups != old.groups:
-            w.notes.append(f"{path}: groups={old.groups} becomes {groups}")
+        groups = _groups(w, path, old, seen, count)
         layer = RollConvTranspose(
             w.group,
             seen,
@@ -143,11 +144,11 @@ def transposed(w: Writer, path: str, old: Convolution, value: Value, example: Te
         )
         return layer
 
-    return after(value, w.layer(path, make, value.node), example, out)
+    return maps_after(value, w.layer(path, make, value.node), example, out)
 
 
 def _fill(
-    w: Writer,
+    w: EquivariantWriter,
     layer: Any,
     old: Convolution,
     out_sources: Sequence[int | None],
@@ -169,26 +170,34 @@ def _fill(
             layer.bias.copy_(per_feature(old.bias.detach(), out_sources, w.group.order, w.init, rest=0.0))
 
 
-def _all(w: Writer) -> range:
+def _groups(w: EquivariantWriter, path: str, old: Convolution, features_in: int, features_out: int) -> int:
+    """As many groups as before, or the most that divide the new features."""
+    groups = math.gcd(old.groups, features_in, features_out)
+    if groups != old.groups:
+        w.notes.append(f"{path}: groups={old.groups} becomes {groups}")
+    return groups
+
+
+def _all(w: EquivariantWriter) -> range:
     return range(w.group.order)
 
 
-def _note_width(w: Writer, path: str, old: int, features: Features) -> None:
+def _note_width(w: EquivariantWriter, path: str, old: int, features: Features) -> None:
     if not w.widths.is_exact(features):
         count, order = w.widths.of(features), w.group.order
         w.notes.append(f"{path}: {old} channels become {count} features x {order} orientations = {count * order}")
 
 
-def convolution_layer(w: Writer, path: str, module: Any, value: Value, example: Tensor) -> Value:
-    check_parametrized(module)
-    dim = next(dim for kind, dim in CONV_DIMS.items() if isinstance(module, kind))
-    return convolution(w, path, Convolution.of(module, dim), value, example)
+def convolution_layer(
+    w: EquivariantWriter, path: str, module: Any, value: TrackedValue, example: Tensor
+) -> TrackedValue:
+    return convolution(w, path, Convolution.of(module), value, example)
 
 
-def transposed_layer(w: Writer, path: str, module: Any, value: Value, example: Tensor) -> Value:
-    check_parametrized(module)
-    dim = next(dim for kind, dim in TRANSPOSED_DIMS.items() if isinstance(module, kind))
-    return transposed(w, path, Convolution.of(module, dim), value, example)
+def transposed_layer(
+    w: EquivariantWriter, path: str, module: Any, value: TrackedValue, example: Tensor
+) -> TrackedValue:
+    return transposed(w, path, Convolution.of(module), value, example)
 
 
 def check_parametrized(module: nn.Module) -> None:
@@ -199,9 +208,11 @@ def check_parametrized(module: nn.Module) -> None:
 # --- dense layers -----------------------------------------------------------------------------------------------------
 
 
-def linear(w: Writer, path: str, weight: Tensor, bias: Tensor | None, value: Value, example: Tensor) -> Value:
+def linear(
+    w: EquivariantWriter, path: str, weight: Tensor, bias: Tensor | None, value: TrackedValue, example: Tensor
+) -> TrackedValue:
     """On the features of maps a 1x1 convolution, on flattened maps one of their size, else a RollLinear."""
-    value = w.oriented(value, path)
+    value = w.with_orientations(value, path)
     last = value.axes[-1]
     if not any(isinstance(c, Features) for c in last):
         raise Refusal("it mixes positions, or other axes than features")
@@ -216,8 +227,8 @@ def linear(w: Writer, path: str, weight: Tensor, bias: Tensor | None, value: Val
     kernel = sizes if positions else [1] * w.group.dim
     filters = weight.unflatten(1, (-1, *kernel)) if positions else weight.reshape(*weight.shape, *kernel)
     held = w.maps(value, path)
-    first = like(held, axes=((Batch(1),), (held.features,), *((p,) for p in held.positions_in_order)))
-    out = convolution(w, path, Convolution(w.group.dim, filters, bias), first, _some_maps(example, w.group.dim))
+    first = replace(held, axes=((Batch(1),), (held.features,), *((p,) for p in held.positions_in_order)))
+    out = convolution(w, path, Convolution(filters, bias), first, _some_maps(example, w.group.dim))
     if positions:  # one position is left
         return result(out, out.node, example, axes=(*value.axes[:-1], (out.features,)), form="maps")
     return result(out, out.node, example, axes=(*value.axes[:-1], (out.features,)))
@@ -227,7 +238,9 @@ def _some_maps(example: Tensor, dim: int) -> Tensor:
     return example.new_empty((1, 1, *[2] * dim))
 
 
-def _dense(w: Writer, path: str, weight: Tensor, bias: Tensor | None, value: Value, example: Tensor) -> Value:
+def _dense(
+    w: EquivariantWriter, path: str, weight: Tensor, bias: Tensor | None, value: TrackedValue, example: Tensor
+) -> TrackedValue:
     features, out = w.known.setdefault(path, (value.features, channels(weight.shape[0])))
     make_equal(features, value.features)
 
@@ -237,7 +250,7 @@ def _dense(w: Writer, path: str, weight: Tensor, bias: Tensor | None, value: Val
         if out.segments[0].piece.shared:
             w.notes.append(f"{path}: {count} outputs from {seen} features x {w.group.order} orientations, then pooled")
         layer = RollLinear(w.group, seen, count, bias is not None, w.rotate, weight.device, weight.dtype)
-        old = Convolution(0, weight, bias)
+        old = Convolution(weight, bias)
         ins, outs = w.widths.sources(features), w.widths.sources(out)
         _fill(w, layer, old, outs, ins, 1, lambda t: roll_filters(t, w.group, _all(w)))
         return layer
@@ -246,6 +259,6 @@ def _dense(w: Writer, path: str, weight: Tensor, bias: Tensor | None, value: Val
     return result(value, node, example, axes=(*value.axes[:-1], (out,)), form="dense")
 
 
-def linear_layer(w: Writer, path: str, module: Any, value: Value, example: Tensor) -> Value:
+def linear_layer(w: EquivariantWriter, path: str, module: Any, value: TrackedValue, example: Tensor) -> TrackedValue:
     check_parametrized(module)
     return linear(w, path, module.weight, module.bias, value, example)

@@ -1,19 +1,17 @@
-"""The equivariant network, as far as it is written.
+"""The equivariant network, while it is written.
 
 Its layers are made when all of the graph has been read, because only then is it known how many features each has.
 """
 
-import copy
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor, fx, nn
 
-from quarterturn._convert.layers import FeatureParameter, OrientationsToBatch, OrientationsToFeatures, ToChannels
-from quarterturn._convert.values import (
+from quarterturn._convert.axes import (
     Axis,
     Batch,
     Blocks,
@@ -21,20 +19,25 @@ from quarterturn._convert.values import (
     Extra,
     Orientations,
     Position,
-    Value,
-    is_features_first,
-    like,
     maps_of,
     merged,
-    plain,
-    result,
     size_of,
     split_features,
+)
+from quarterturn._convert.helper_layers import FeatureParameter, OrientationsToBatch, OrientationsToFeatures, ToChannels
+from quarterturn._convert.initial_weights import Init, per_feature
+from quarterturn._convert.tracked_value import (
+    TrackedValue,
+    is_features_first,
+    ordinary_tensor,
+    result,
     with_features,
 )
-from quarterturn._convert.weights import Init, per_feature
-from quarterturn._convert.widths import Features, Refusal, Widths, channels
+from quarterturn._convert.widths import Features, Widths, channels
 from quarterturn.filters import Rotate
+from quarterturn.graph.in_place import copy_not_in_place
+from quarterturn.graph.refusal import Refusal
+from quarterturn.graph.writing import copied, free_name, put_tensor
 from quarterturn.groups import Group
 from quarterturn.layers.operations import Pool, Slice
 from quarterturn.ops import PoolFunction
@@ -42,14 +45,14 @@ from quarterturn.ops import PoolFunction
 
 @dataclass(frozen=True)
 class Later:
-    """A number that is known when the widths are."""
+    """A number in the graph that is known only when all widths are."""
 
     number: Callable[[], int]
 
 
 @dataclass
-class Writer:
-    """What the rules write into."""
+class EquivariantWriter:
+    """What the rules of `convert` write into, and how they bring a tensor into the form that they need."""
 
     group: Group
     rotate: Rotate
@@ -72,12 +75,7 @@ class Writer:
 
     def free(self, path: str) -> str:
         """A path like this one that no layer has yet."""
-        base, number = path or "layer", 1
-        path = base
-        while path in self.makers or _has(self.model, path):
-            number += 1
-            path = f"{base}_{number}"
-        return path
+        return free_name(path or "layer", lambda name: name in self.makers or _has(self.model, name))
 
     def helper(self, path: str, make: Callable[[], nn.Module], *inputs: Any) -> fx.Node:
         """Write down a layer that the old network does not have."""
@@ -105,7 +103,7 @@ class Writer:
         for path, make in self.makers.items():
             _put(root, path, make())
         for path, tensor in self.constants.items():
-            _put(root, path, _copied(tensor))
+            _put(root, path, copied(tensor))
         for node in self.graph.nodes:
             node.args, node.kwargs = fx.node.map_aggregate(
                 (node.args, node.kwargs), lambda a: a.number() if isinstance(a, Later) else a
@@ -114,7 +112,7 @@ class Writer:
 
     # --- the layouts --------------------------------------------------------------------------------------------------
 
-    def oriented(self, value: Value, path: str) -> Value:
+    def with_orientations(self, value: TrackedValue, path: str) -> TrackedValue:
         """The value with orientations; an ordinary tensor gets them by slicing."""
         if value.kind == "oriented":
             return value
@@ -124,14 +122,16 @@ class Writer:
             raise Refusal(f"maps with {2 + self.group.dim} axes are needed here, got {value.shape}")
         count = value.shape[1]
         node = self.helper(f"{path}.slice", lambda: Slice(self.group, rotate=self.rotate), value.node)
-        return Value("oriented", node, value.example, maps_of(value.example, channels(count, count, shared=True)))
+        return TrackedValue(
+            "oriented", node, value.example, maps_of(value.example, channels(count, count, shared=True))
+        )
 
-    def usual(self, value: Value, path: str) -> Value:
-        """The value in the layout of the network."""
-        value = self.oriented(value, path)
-        if value.form != "beside":
+    def in_network_layout(self, value: TrackedValue, path: str) -> TrackedValue:
+        """The value with features first, and its orientations where the new network has them: as maps, or dense."""
+        value = self.with_orientations(value, path)
+        if value.form != "in_batch":
             return value
-        if not value.is_usual() or any(len(axis) > 1 for axis in value.axes):
+        if not value.has_each_axis_once() or any(len(axis) > 1 for axis in value.axes):
             raise Refusal("features and positions cannot be told apart here")
         wanted: list[type] = [Batch, Features] + [Position] * len(value.positions)
         order = [i for kind in dict.fromkeys(wanted) for i in self._axes_of(value, kind)]
@@ -142,40 +142,40 @@ class Writer:
         for _ in ones:
             node = self.method("squeeze", node, -1)
         node = self.helper(f"{path}.back", lambda: OrientationsToFeatures(self.group, self.rotate), node)
-        return like(value, node=node, form="maps" if value.positions else "dense")
+        return replace(value, node=node, form="maps" if value.positions else "dense")
 
-    def _axes_of(self, value: Value, kind: type) -> list[int]:
+    def _axes_of(self, value: TrackedValue, kind: type) -> list[int]:
         found = [(axis[0], i) for i, axis in enumerate(value.axes) if axis and isinstance(axis[0], kind)]
         return [i for _, i in sorted(found, key=lambda pair: getattr(pair[0], "axis", 0))]
 
-    def maps(self, value: Value, path: str) -> Value:
-        """The value as maps, which may be of one position."""
-        value = self.usual(value, path)
+    def maps(self, value: TrackedValue, path: str) -> TrackedValue:
+        """The value as maps; a dense one as maps of one position."""
+        value = self.in_network_layout(value, path)
         if value.form == "dense":
             shape = [1] * self.group.dim
-            value = like(value, node=self.method("unflatten", value.node, 1, (-1, *shape)), form="maps")
+            value = replace(value, node=self.method("unflatten", value.node, 1, (-1, *shape)), form="maps")
         return value
 
-    def maps_first(self, value: Value, path: str) -> Value:
+    def maps_with_features_first(self, value: TrackedValue, path: str) -> TrackedValue:
         """The value as maps that also the old network has with features first, as torch's layers want them."""
-        value = with_features(self.settled(self.oriented(value, path), path))
+        value = with_features(self.without_blocks(self.with_orientations(value, path), path))
         if len(value.axes) != 2 + self.group.dim or not is_features_first(value):
             raise Refusal(f"it needs maps with features first and {self.group.dim} axes of positions")
         return self.maps(value, path)
 
-    def dense(self, value: Value, path: str) -> Value:
-        """The value without positions, where it has none."""
-        value = self.usual(value, path)
+    def dense(self, value: TrackedValue, path: str) -> TrackedValue:
+        """The value without axes of positions; refused where it has more than one position."""
+        value = self.in_network_layout(value, path)
         if value.form == "maps":
             if value.positions:
                 raise Refusal("a tensor without positions is needed here")
-            value = like(value, node=self.method("flatten", value.node, 1), form="dense")
+            value = replace(value, node=self.method("flatten", value.node, 1), form="dense")
         return value
 
-    def beside(self, value: Value, path: str) -> Value:
-        """The value with the axes of the old network, and the orientations beside the examples."""
-        value = self.oriented(value, path)
-        if value.form == "beside":
+    def orientations_in_batch(self, value: TrackedValue, path: str) -> TrackedValue:
+        """The value with the axes of the old network, and the orientations in the batch beside the examples."""
+        value = self.with_orientations(value, path)
+        if value.form == "in_batch":
             return value
         value = self.maps(value, path) if value.positions else self.dense(value, path)
         node = self.helper(f"{path}.beside", lambda: OrientationsToBatch(self.group, self.rotate), value.node)
@@ -190,7 +190,7 @@ class Writer:
             taken = {Blocks: outer, Orientations: inner}
             axes = tuple(tuple(taken.get(type(c), c) for c in axis) for axis in axes)
         node = self._arranged(node, held, axes)
-        return like(value, node=node, form="beside", axes=tuple(merged(axis) for axis in axes))
+        return replace(value, node=node, form="in_batch", axes=tuple(merged(axis) for axis in axes))
 
     def _arranged(self, node: fx.Node, held: Sequence[Component], axes: Sequence[Axis]) -> fx.Node:
         """A tensor whose axes hold these components, one each, with other axes made of them."""
@@ -207,11 +207,13 @@ class Writer:
             place += len(axis)
         return self.method("reshape", node, sizes)
 
-    def settled(self, value: Value, path: str) -> Value:
-        """The value with axes of features, none of which were split off as orientations might be."""
-        return self.beside(value, path) if any(isinstance(c, Blocks) for c in value.components) else value
+    def without_blocks(self, value: TrackedValue, path: str) -> TrackedValue:
+        """The value with what the old network split off its features as an axis like any other, not as orientations."""
+        return (
+            self.orientations_in_batch(value, path) if any(isinstance(c, Blocks) for c in value.components) else value
+        )
 
-    def pooled(self, value: Value, path: str) -> Value:
+    def pooled(self, value: TrackedValue, path: str) -> TrackedValue:
         """The value without orientations; its features become as many as the old network had channels."""
         features = value.features
         blocks = any(isinstance(c, Orientations) for c in value.components)
@@ -219,21 +221,21 @@ class Writer:
             features.fixed(features.channels // self.group.order)
         else:
             features.fixed(features.channels, shared=True)
-        value = self.usual(value, path)
+        value = self.in_network_layout(value, path)
         node = self.helper(f"{path}.pool", lambda: Pool(self.group, self.pool, rotate=self.rotate), value.node)
-        return self._ordinary(value, node)
+        return self._without_orientations(value, node)
 
-    def stacked(self, value: Value, path: str) -> Value:
+    def orientations_as_channels(self, value: TrackedValue, path: str) -> TrackedValue:
         """The value with its orientations as channels of an ordinary tensor."""
         features = value.features
         if features.channels % self.group.order:
             raise Refusal(f"{features.channels} channels cannot hold the {self.group.order} orientations")
         features.fixed(features.channels // self.group.order)
-        value = self.usual(value, path)
+        value = self.in_network_layout(value, path)
         node = self.helper(f"{path}.stack", lambda: ToChannels(self.group, self.rotate), value.node)
-        return self._ordinary(value, node)
+        return self._without_orientations(value, node)
 
-    def _ordinary(self, value: Value, node: fx.Node) -> Value:
+    def _without_orientations(self, value: TrackedValue, node: fx.Node) -> TrackedValue:
         """A tensor without orientations, with the axes of the old network."""
         held: list[Component] = [c for c in value.components if not isinstance(c, Orientations)]
         order = sorted(range(len(held)), key=lambda i: _rank(held[i]))
@@ -247,11 +249,11 @@ class Writer:
                 node = self.method("unsqueeze", node, place)
             elif len(axis) > 1:
                 node = self.method("flatten", node, place, place + len(axis) - 1)
-        return plain(value.example, node)
+        return ordinary_tensor(value.example, node)
 
     # --- parameters ---------------------------------------------------------------------------------------------------
 
-    def feature_parameter(self, constant: Value, value: Value) -> fx.Node:
+    def feature_parameter(self, constant: TrackedValue, value: TrackedValue) -> fx.Node:
         """A parameter of the old network that has a number for each channel of the value; shaped for its layout."""
         path, tensor = constant.source, constant.example
         features = value.features
@@ -297,26 +299,15 @@ def _put(root: nn.Module, path: str, item: nn.Module | Tensor) -> None:
         holder.add_module(name, item)  # what stood there held other layers alone
         for child, module in children.items():
             item.add_module(child, module)
-    elif isinstance(item, nn.Parameter):
-        holder.register_parameter(name, item)
     else:
-        holder.register_buffer(name, item)
+        put_tensor(holder, name, item)
 
 
-def _copied(tensor: Tensor) -> Tensor:
-    copy = tensor.detach().clone()
-    return nn.Parameter(copy, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else copy
-
-
-def kept(w: Writer, path: str, module: nn.Module, value: Value, example: Any) -> Value:
-    """A layer that treats every number alike, as it is; never in place, because a tensor may have several names."""
+def pointwise_layer(
+    w: EquivariantWriter, path: str, module: nn.Module, value: TrackedValue, example: Any
+) -> TrackedValue:
+    """A layer that treats every number alike, as it is, but never in place."""
     if isinstance(module, nn.Identity):
         return value
 
-    def make() -> nn.Module:
-        twin: Any = copy.deepcopy(module)
-        if hasattr(twin, "inplace"):
-            twin.inplace = False
-        return twin
-
-    return result(value, w.layer(path, make, value.node), example)
+    return result(value, w.layer(path, lambda: copy_not_in_place(module), value.node), example)

@@ -1,4 +1,4 @@
-"""What becomes of each layer: one rule for each type, from a layer and a value to a value."""
+"""What becomes of each layer: one rule for each type, from a layer and its input to its output."""
 
 import copy
 from collections.abc import Callable
@@ -6,16 +6,17 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from quarterturn._convert.capture import is_dropout
-from quarterturn._convert.convolutions import (
-    CONV_DIMS,
-    TRANSPOSED_DIMS,
+from quarterturn._convert.axes import Extra
+from quarterturn._convert.axis_rules import glu, reshape
+from quarterturn._convert.convolution_rules import (
     convolution_layer,
     linear_layer,
     transposed_layer,
 )
-from quarterturn._convert.norms import batch_norm, group_norm, instance_norm, layer_norm
-from quarterturn._convert.positions import (
+from quarterturn._convert.equivariant_writer import EquivariantWriter, pointwise_layer
+from quarterturn._convert.initial_weights import per_feature
+from quarterturn._convert.norm_rules import batch_norm, group_norm, instance_norm, layer_norm
+from quarterturn._convert.spatial_rules import (
     adaptive_pool,
     each_orientation,
     pad_layer,
@@ -23,27 +24,31 @@ from quarterturn._convert.positions import (
     spatial_pool,
     upsample,
 )
-from quarterturn._convert.shapes import glu, reshape
-from quarterturn._convert.values import Extra, Value, plain, result
-from quarterturn._convert.weights import per_feature
-from quarterturn._convert.widths import Features, Refusal, repeated
-from quarterturn._convert.writer import Writer, kept
+from quarterturn._convert.tracked_value import TrackedValue, ordinary_tensor, result
+from quarterturn._convert.widths import Features, repeated
 from quarterturn.graph import pointwise
+from quarterturn.graph.refusal import Refusal
 
-Rule = Callable[[Writer, str, Any, Value, Any], Value]
+Rule = Callable[[EquivariantWriter, str, Any, TrackedValue, Any], TrackedValue]
+
+
+def is_dropout(module: nn.Module) -> bool:
+    """Whether it is a kind of dropout, such as stochastic depth, by its name: what it does, it does in training."""
+    name = type(module).__name__.lower()
+    return ("drop" in name or "stochasticdepth" in name) and not any(True for _ in module.parameters())
 
 
 def rule_for(module: nn.Module) -> Rule | None:
     """The rule of the layer's type, if there is one; dropouts of other libraries treat every number alike."""
     if is_dropout(module):
-        return kept
-    return next((rule for types, rule in RULES if isinstance(module, types)), None)
+        return pointwise_layer
+    return next((rule for types, rule in LAYER_RULES if isinstance(module, types)), None)
 
 
-def _prelu(w: Writer, path: str, module: nn.PReLU, value: Value, example: Tensor) -> Value:
+def _prelu(w: EquivariantWriter, path: str, module: nn.PReLU, value: TrackedValue, example: Tensor) -> TrackedValue:
     if module.num_parameters == 1:
-        return kept(w, path, module, value, example)
-    value = w.beside(value, path)
+        return pointwise_layer(w, path, module, value, example)
+    value = w.orientations_in_batch(value, path)
     features = value.features
 
     def make() -> nn.Module:
@@ -55,15 +60,19 @@ def _prelu(w: Writer, path: str, module: nn.PReLU, value: Value, example: Tensor
     return result(value, w.layer(path, make, value.node), example)
 
 
-def _channel_shuffle(w: Writer, path: str, module: Any, value: Value, example: Tensor) -> Value:
-    value = w.beside(w.maps_first(value, path), path)
+def _channel_shuffle(
+    w: EquivariantWriter, path: str, module: Any, value: TrackedValue, example: Tensor
+) -> TrackedValue:
+    value = w.orientations_in_batch(w.maps_with_features_first(value, path), path)
     shuffled = repeated(value.features.split(module.groups)[0], module.groups)
     axes = (value.axes[0], (shuffled,), *value.axes[2:])
     return result(value, w.layer(path, lambda: copy.deepcopy(module), value.node), example, axes=axes)
 
 
-def _rms_norm(w: Writer, path: str, module: nn.RMSNorm, value: Value, example: Tensor) -> Value:
-    value = w.beside(value, path)
+def _rms_norm(
+    w: EquivariantWriter, path: str, module: nn.RMSNorm, value: TrackedValue, example: Tensor
+) -> TrackedValue:
+    value = w.orientations_in_batch(value, path)
     features = value.features
     if len(module.normalized_shape) != 1 or value.axes[-1] != (features,):
         raise Refusal("it normalises over other axes than the features")
@@ -78,30 +87,30 @@ def _rms_norm(w: Writer, path: str, module: nn.RMSNorm, value: Value, example: T
     return result(value, w.layer(path, make, value.node), example)
 
 
-def _flatten(w: Writer, path: str, module: Any, value: Value, example: Tensor) -> Value:
+def _flatten(w: EquivariantWriter, path: str, module: Any, value: TrackedValue, example: Tensor) -> TrackedValue:
     return reshape(w, path, value, example)
 
 
-def _glu(w: Writer, path: str, module: nn.GLU, value: Value, example: Tensor) -> Value:
+def _glu(w: EquivariantWriter, path: str, module: nn.GLU, value: TrackedValue, example: Tensor) -> TrackedValue:
     return glu(w, path, value, module.dim, example)
 
 
-def softmax(w: Writer, path: str, module: Any, value: Value, example: Tensor) -> Value:
+def softmax(w: EquivariantWriter, path: str, module: Any, value: TrackedValue, example: Tensor) -> TrackedValue:
     dim = 1 if isinstance(module, nn.Softmax2d) else module.dim
     if value.axes[dim] and all(isinstance(c, Features | Extra) for c in value.axes[dim]):
-        value = w.beside(value, path)
+        value = w.orientations_in_batch(value, path)
         return result(value, w.layer(path, lambda: copy.deepcopy(module), value.node), example)
     raise Refusal("it normalises over other axes than features")
 
 
-def ordinary(w: Writer, path: str, module: nn.Module, value: Value, example: Any) -> Value:
+def copied_layer(w: EquivariantWriter, path: str, module: nn.Module, value: TrackedValue, example: Any) -> TrackedValue:
     """A layer on an ordinary tensor, as it is."""
-    return plain(example, w.layer(path, lambda: copy.deepcopy(module), value.node))
+    return ordinary_tensor(example, w.layer(path, lambda: copy.deepcopy(module), value.node))
 
 
-RULES: list[tuple[Any, Rule]] = [
-    (tuple(TRANSPOSED_DIMS), transposed_layer),
-    (tuple(CONV_DIMS), convolution_layer),
+LAYER_RULES: list[tuple[Any, Rule]] = [
+    ((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), transposed_layer),
+    ((nn.Conv1d, nn.Conv2d, nn.Conv3d), convolution_layer),
     (nn.Linear, linear_layer),
     (nn.modules.batchnorm._BatchNorm, batch_norm),
     (nn.LayerNorm, layer_norm),
@@ -126,5 +135,5 @@ RULES: list[tuple[Any, Rule]] = [
     (nn.RMSNorm, _rms_norm),
     ((nn.Softmax, nn.LogSoftmax, nn.Softmax2d), softmax),
     (nn.PReLU, _prelu),
-    (pointwise.LAYERS, kept),
+    (pointwise.LAYERS, pointwise_layer),
 ]

@@ -1,31 +1,25 @@
-"""Calls that take tensors apart along an axis, and put them together."""
+"""What becomes of calls that take tensors apart along an axis, or put them together."""
 
 import operator
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from quarterturn._convert import positions, shapes
-from quarterturn._convert.calls import Call, leaves, mapped, option
-from quarterturn._convert.layers import Crop
-from quarterturn._convert.values import (
-    Axis,
-    Blocks,
-    Extra,
-    Orientations,
-    Position,
-    Value,
-    broadcast,
-    like,
-    result,
-    with_features,
-)
-from quarterturn._convert.widths import Features, Refusal, joined
+from quarterturn import trees
+from quarterturn._convert import axis_rules, spatial_rules
+from quarterturn._convert.axes import Axis, Blocks, Extra, Orientations, Position, broadcast
+from quarterturn._convert.function_calls import Call
+from quarterturn._convert.helper_layers import Crop
+from quarterturn._convert.tracked_value import TrackedValue, result, with_features
+from quarterturn._convert.widths import Features, joined
+from quarterturn.graph.refusal import Refusal
+from quarterturn.graph.torch_functions import option
 
 
-def getitem(call: Call) -> Value:
+def getitem(call: Call) -> TrackedValue:
     """Python's own indexing."""
     w, value = call.w, call.value
     given = call.args[1]
@@ -34,13 +28,12 @@ def getitem(call: Call) -> Value:
         at = next(i for i, item in enumerate(items) if item is Ellipsis)
         missing = len(value.axes) - sum(item is not None for item in items) + 1
         items[at : at + 1] = [slice(None)] * missing
-    if leaves(items):
-        items = mapped(items, lambda v: v.example)  # sizes, as they are in the example
+    items = trees.mapped(items, TrackedValue, lambda _, v: v.example)  # sizes, as they are in the example
     crops: dict[int, slice] = {}
     axis = 0
     for item in items:
         if item is None:
-            value = shapes.insert_axis(w, call.path, value, axis, value.example.unsqueeze(axis))
+            value = axis_rules.insert_axis(w, call.path, value, axis, value.example.unsqueeze(axis))
             axis += 1
         elif isinstance(item, slice):
             value = value if item == slice(None) else _take(call, value, axis, item, crops)
@@ -51,58 +44,58 @@ def getitem(call: Call) -> Value:
             raise Refusal("it picks by a list or a tensor")
     if crops:
         slices = [crops.get(i, slice(None)) for i in range(w.group.dim)]
-        value = positions.each_orientation(w, w.free(call.path), Crop(slices), value, call.example)
-    return like(value, example=call.example)
+        value = spatial_rules.each_orientation(w, w.free(call.path), Crop(slices), value, call.example)
+    return replace(value, example=call.example)
 
 
-def _take(call: Call, value: Value, axis: int, item: slice, crops: dict[int, slice]) -> Value:
+def _take(call: Call, value: TrackedValue, axis: int, item: slice, crops: dict[int, slice]) -> TrackedValue:
     """A part of an axis. Parts of maps are only noted, because all axes are cropped at once."""
     if any(isinstance(c, Blocks | Orientations) for c in value.axes[axis]):
-        value = call.w.settled(value, call.path)
+        value = call.w.without_blocks(value, call.path)
     held = value.axes[axis]
     picked = value.example[(*[slice(None)] * axis, item)]
     if len(held) == 1 and isinstance(held[0], Features) and item.step in (None, 1):
         start, stop, _ = item.indices(value.shape[axis])
-        return shapes.some_features(call.w, call.path, value, start, stop, picked)
+        return axis_rules.some_features(call.w, call.path, value, start, stop, picked)
     if len(held) == 1 and isinstance(held[0], Position):
         crops[held[0].axis] = item
         return value
-    if shapes.is_extra(value, axis):
-        value = call.w.beside(value, call.path)
+    if axis_rules.is_extra(value, axis):
+        value = call.w.orientations_in_batch(value, call.path)
         new = call.w.function(operator.getitem, value.node, (*[slice(None)] * axis, item))
         axes = tuple((Extra(picked.shape[axis]),) if i == axis else a for i, a in enumerate(value.axes))
         return result(value, new, picked, axes=axes)
     raise Refusal("it takes a part of an axis in a way that is not known")
 
 
-def _select(call: Call, value: Value, axis: int, item: int, part: Tensor) -> Value:
-    value = call.w.settled(value, call.path)
-    if not shapes.is_extra(value, axis):
+def _select(call: Call, value: TrackedValue, axis: int, item: int, part: Tensor) -> TrackedValue:
+    value = call.w.without_blocks(value, call.path)
+    if not axis_rules.is_extra(value, axis):
         raise Refusal("it picks one feature, position or example")
-    value = call.w.beside(value, call.path)
+    value = call.w.orientations_in_batch(value, call.path)
     axes = tuple(a for i, a in enumerate(value.axes) if i != axis)
     return result(value, call.w.method("select", value.node, axis, item), part, axes=axes)
 
 
-def split(call: Call) -> tuple[Value, ...]:
+def split(call: Call) -> tuple[TrackedValue, ...]:
     """Also chunk and tensor_split: the example tells how long the parts are."""
     value, dim = call.value, call.option(2, "dim", 0) % len(call.value.axes)
     crops: dict[int, slice] = {}
     found, start = [], 0
     for part in call.example:
         stop = start + part.shape[dim]
-        found.append(like(_take(call, value, dim, slice(start, stop), crops), example=part))
+        found.append(replace(_take(call, value, dim, slice(start, stop), crops), example=part))
         start = stop
     _refuse_crops(crops)
     return tuple(found)
 
 
-def unbind(call: Call) -> tuple[Value, ...]:
+def unbind(call: Call) -> tuple[TrackedValue, ...]:
     dim = call.option(1, "dim", 0) % len(call.value.axes)
     return tuple(_select(call, call.value, dim, i, part) for i, part in enumerate(call.example))
 
 
-def narrow(call: Call) -> Value:
+def narrow(call: Call) -> TrackedValue:
     dim, start, length = (call.option(i, name) for i, name in enumerate(("dim", "start", "length"), start=1))
     crops: dict[int, slice] = {}
     value = _take(call, call.value, dim % len(call.value.axes), slice(start, start + length), crops)
@@ -115,19 +108,19 @@ def _refuse_crops(crops: dict[int, slice]) -> None:
         raise Refusal("it takes the maps apart")
 
 
-def cat(call: Call) -> Value:
+def cat(call: Call) -> TrackedValue:
     w, path = call.w, call.path
-    values = [with_features(w.oriented(v, path)) for v in call.option(0, "tensors")]
+    values = [with_features(w.with_orientations(v, path)) for v in call.option(0, "tensors")]
     dim = call.option(1, "dim", call.kwargs.get("axis", 0)) % len(values[0].axes)
-    others = [like(v, axes=(*v.axes[:dim], (), *v.axes[dim + 1 :])) for v in values]
+    others = [_replaced(v.axes, dim, ()) for v in values]
     if all(len(v.axes[dim]) == 1 and isinstance(v.axes[dim][0], Features) for v in values):
-        values = [w.usual(v, path) for v in values]
+        values = [w.in_network_layout(v, path) for v in values]
         is_maps = any(v.form == "maps" for v in values)
         values = [w.maps(v, path) if is_maps else w.dense(v, path) for v in values]
         axes = _replaced(broadcast(others), dim, (joined([v.features for v in values]),))
         return result(values[0], w.function(torch.cat, [v.node for v in values], 1), call.example, axes=axes)
-    if all(shapes.is_extra(v, dim) for v in values):
-        values = [w.beside(v, path) for v in values]
+    if all(axis_rules.is_extra(v, dim) for v in values):
+        values = [w.orientations_in_batch(v, path) for v in values]
         axes = _replaced(broadcast(others), dim, (Extra(call.example.shape[dim]),))
         return result(values[0], w.function(torch.cat, [v.node for v in values], dim), call.example, axes=axes)
     raise Refusal("it joins tensors along another axis than that of the features")
@@ -137,11 +130,11 @@ def _replaced(axes: Sequence[Axis], at: int, axis: Axis) -> tuple[Axis, ...]:
     return (*axes[:at], axis, *axes[at + 1 :])
 
 
-def stack(call: Call) -> Value:
+def stack(call: Call) -> TrackedValue:
     w = call.w
-    values = [w.beside(v, call.path) for v in call.option(0, "tensors")]
+    values = [w.orientations_in_batch(v, call.path) for v in call.option(0, "tensors")]
     dim = call.option(1, "dim", 0) % (len(values[0].axes) + 1)
-    axes = list(broadcast(values))
+    axes = list(broadcast([v.axes for v in values]))
     axes.insert(dim, (Extra(len(values)),))
     node = w.function(torch.stack, [v.node for v in values], dim)
     return result(values[0], node, call.example, axes=tuple(axes))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from quarterturn import ops
-from quarterturn._export.build import to_plain
+from quarterturn._export.plain_network import to_plain
 from quarterturn.check import TOLERANCES, in_eval_mode, largest_difference
 from quarterturn.errors import ConversionError, QuarterturnError, unknown
 from quarterturn.groups import Group
@@ -100,7 +100,7 @@ def _compare(model: nn.Module, plain: nn.Module, session: Any, example: Tensor, 
         if not gap <= TOLERANCES.get(example.dtype, 1e-4) * size:
             raise ConversionError(
                 f"the file differs from the network by {gap:.3g} on outputs of size {size:.3g}, for an input of shape "
-                f"{tuple(x.shape)}; it was not kept"
+                f"{tuple(x.shape)}; it was not copied_layer"
             )
 
 

@@ -1,22 +1,13 @@
-"""Calls that reduce axes, or normalise along them."""
+"""What becomes of calls that reduce axes, or normalise along them."""
 
 import operator
 from typing import Any
 
-from quarterturn._convert.calls import Call
-from quarterturn._convert.values import (
-    Axis,
-    Batch,
-    Blocks,
-    Extra,
-    Orientations,
-    Position,
-    Value,
-    number,
-    plain,
-    result,
-)
-from quarterturn._convert.widths import Features, Refusal, channels
+from quarterturn._convert.axes import Axis, Batch, Blocks, Extra, Orientations, Position
+from quarterturn._convert.function_calls import Call
+from quarterturn._convert.tracked_value import TrackedValue, number, ordinary_tensor, result
+from quarterturn._convert.widths import Features, channels
+from quarterturn.graph.refusal import Refusal
 from quarterturn.layers.operations import Pool
 from quarterturn.ops import PoolFunction
 
@@ -34,7 +25,7 @@ def reduce(call: Call) -> Any:
     if held and all(isinstance(c, Orientations) for c in held):
         return _pool(call)
     if any(isinstance(c, Blocks | Orientations) for c in held):
-        value = w.settled(value, call.path)
+        value = w.without_blocks(value, call.path)
         held = [c for i in gone for c in value.axes[i]]
     if any(isinstance(c, Batch) for c in held):
         raise Refusal("it reduces over the examples")
@@ -44,12 +35,12 @@ def reduce(call: Call) -> Any:
     keep = bool(call.kwargs.get("keepdim", next((a for a in call.args[2:] if isinstance(a, bool)), False)))
     left = tuple(_left(axis) if i in gone else axis for i, axis in enumerate(value.axes) if keep or i not in gone)
     if isinstance(call.example, tuple):  # values and where they are
-        node = call.written(value := w.beside(value, call.path))
+        node = call.same_call_on(value := w.orientations_in_batch(value, call.path))
         return (result(value, w.function(operator.getitem, node, 0), call.example[0], axes=left), number(None))
-    if value.form != "beside" and positions and len(positions) == len(held):
+    if value.form != "in_batch" and positions and len(positions) == len(held):
         return result(*_over_positions(call, value), call.example, axes=left)
-    value = w.beside(value, call.path)
-    return result(value, call.written(value), call.example, axes=left)
+    value = w.orientations_in_batch(value, call.path)
+    return result(value, call.same_call_on(value), call.example, axes=left)
 
 
 def _left(axis: Axis) -> Axis:
@@ -57,7 +48,7 @@ def _left(axis: Axis) -> Axis:
     return (channels(1),) if any(isinstance(c, Features) for c in axis) else ()
 
 
-def _over_positions(call: Call, value: Value) -> tuple[Value, Any]:
+def _over_positions(call: Call, value: TrackedValue) -> tuple[TrackedValue, Any]:
     """The reduction in the network's own layout, where positions are the last axes."""
     value = call.w.maps(value, call.path)
     options = {k: v for k, v in call.kwargs.items() if k not in ("dim", "keepdim")}
@@ -66,25 +57,25 @@ def _over_positions(call: Call, value: Value) -> tuple[Value, Any]:
     return value, call.w.graph.create_node(call.node.op, call.node.target, (value.node, *before), options)
 
 
-def _pool(call: Call) -> Value:
+def _pool(call: Call) -> TrackedValue:
     """The old network pools the orientations itself."""
     if call.name not in POOLS:
         raise Refusal(f"orientations can be pooled by mean and amax, not by {call.name}")
     w, features = call.w, call.value.features
     features.fixed(features.channels // w.group.order)
     make = lambda: Pool(w.group, POOLS[call.name], rotate=w.rotate)  # noqa: E731
-    return plain(call.example, w.helper(f"{call.path}.pool", make, call.value.node))
+    return ordinary_tensor(call.example, w.helper(f"{call.path}.pool", make, call.value.node))
 
 
-def softmax(call: Call) -> Value:
+def softmax(call: Call) -> TrackedValue:
     """Softmax over features, for each orientation; at the end of the network orientations are pooled before it."""
     dim = call.option(1, "dim")
     if not isinstance(dim, int):
         raise Refusal("give softmax its axis: dim=1")
     held = call.value.axes[dim]
     if call.ends and len(held) == 1 and isinstance(held[0], Features):
-        return plain(call.example, call.written(call.w.pooled(call.value, call.path)))
+        return ordinary_tensor(call.example, call.same_call_on(call.w.pooled(call.value, call.path)))
     if not held or not all(isinstance(c, Features | Extra) for c in held):
         raise Refusal("it normalises over positions or examples")
-    value = call.w.beside(call.value, call.path)
-    return result(value, call.written(value), call.example)
+    value = call.w.orientations_in_batch(call.value, call.path)
+    return result(value, call.same_call_on(value), call.example)

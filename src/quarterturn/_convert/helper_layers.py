@@ -1,4 +1,4 @@
-"""The few layers that converted networks need beside the public ones; each speaks of features of one pathway."""
+"""The few layers that converted networks need beside the public ones. Features are those of one pathway."""
 
 from collections.abc import Sequence
 

@@ -1,24 +1,28 @@
-"""Layers of a network on its way in that look at positions: pooling, up-sampling, padding."""
+"""What becomes of layers that look at positions: pooling, up-sampling, padding."""
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
 
-from quarterturn._convert.layers import Pad, Resize
-from quarterturn._convert.values import Value, after, as_tuple, like, maps_of, result
-from quarterturn._convert.widths import Refusal, channels, make_equal, repeated
-from quarterturn._convert.writer import Writer
+from quarterturn._convert.axes import maps_of
+from quarterturn._convert.equivariant_writer import EquivariantWriter
+from quarterturn._convert.helper_layers import Pad, Resize
+from quarterturn._convert.tracked_value import TrackedValue, maps_after, result
+from quarterturn._convert.widths import channels, make_equal, repeated
+from quarterturn.graph.refusal import Refusal
+from quarterturn.graph.torch_functions import as_tuple
 from quarterturn.layers.each_orientation import EachOrientation
 from quarterturn.layers.pooling import AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, MaxPool
 from quarterturn.layers.upsample import Upsample
 
 
-def spatial_pool(w: Writer, path: str, module: Any, value: Value, example: Tensor) -> Value:
+def spatial_pool(w: EquivariantWriter, path: str, module: Any, value: TrackedValue, example: Tensor) -> TrackedValue:
     if getattr(module, "return_indices", False) or getattr(module, "divisor_override", None):
         raise Refusal("return_indices and divisor_override are not known")
-    value = w.maps_first(value, path)
+    value = w.maps_with_features_first(value, path)
     is_max = isinstance(module, nn.MaxPool1d | nn.MaxPool2d | nn.MaxPool3d)
     options = {name: as_tuple(getattr(module, name)) for name in ("kernel_size", "stride", "padding")}
     if w.group.dim == 1:
@@ -33,26 +37,26 @@ def spatial_pool(w: Writer, path: str, module: Any, value: Value, example: Tenso
         return AvgPool(w.group, **options, ceil_mode=module.ceil_mode, count_include_pad=counted, rotate=w.rotate)
 
     layer = make()  # here, so that options that the group cannot have are listed with all else
-    return after(value, w.layer(path, lambda: layer, value.node), example, value.features)
+    return maps_after(value, w.layer(path, lambda: layer, value.node), example, value.features)
 
 
-def adaptive_pool(w: Writer, path: str, module: Any, value: Value, example: Tensor) -> Value:
+def adaptive_pool(w: EquivariantWriter, path: str, module: Any, value: TrackedValue, example: Tensor) -> TrackedValue:
     if getattr(module, "return_indices", False):
         raise Refusal("return_indices is not known")
-    value = w.maps_first(value, path)
+    value = w.maps_with_features_first(value, path)
     kind = AdaptiveAvgPool if "Avg" in type(module).__name__ else AdaptiveMaxPool
     size = module.output_size
     sizes = tuple(size) if isinstance(size, tuple | list) else (size,) * w.group.dim
     layer = kind(w.group, sizes, w.rotate)
     node = w.layer(path, lambda: layer, value.node)
-    out = after(value, node, example, value.features)
+    out = maps_after(value, node, example, value.features)
     if all(n == 1 for n in sizes):  # no position is left
-        out = like(out, axes=(*out.axes[:2], *[()] * w.group.dim))
+        out = replace(out, axes=(*out.axes[:2], *[()] * w.group.dim))
     return out
 
 
-def upsample(w: Writer, path: str, module: Any, value: Value, example: Tensor) -> Value:
-    value = w.maps_first(value, path)
+def upsample(w: EquivariantWriter, path: str, module: Any, value: TrackedValue, example: Tensor) -> TrackedValue:
+    value = w.maps_with_features_first(value, path)
     mode = {"bilinear": "linear", "trilinear": "linear"}.get(module.mode, module.mode)
     size, factor = as_tuple(module.size), as_tuple(module.scale_factor)
 
@@ -69,26 +73,36 @@ def upsample(w: Writer, path: str, module: Any, value: Value, example: Tensor) -
 
 
 def resize(
-    w: Writer, path: str, mode: str, align_corners: bool | None, value: Value, size: Any, example: Tensor
-) -> Value:
+    w: EquivariantWriter,
+    path: str,
+    mode: str,
+    align_corners: bool | None,
+    value: TrackedValue,
+    size: Any,
+    example: Tensor,
+) -> TrackedValue:
     """Up-sampling to a size that the network computes."""
     if mode not in ("nearest", "linear", "bilinear", "trilinear"):
         raise Refusal(f"up-sampling by mode {mode!r} to a size that is computed is not known")
-    value = w.maps_first(value, path)
+    value = w.maps_with_features_first(value, path)
     node = w.helper(path, lambda: Resize(w.group, mode, align_corners, w.rotate), value.node, size)
     return result(value, node, example, axes=maps_of(example, value.features))
 
 
-def each_orientation(w: Writer, path: str, module: nn.Module, value: Value, example: Tensor) -> Value:
+def each_orientation(
+    w: EquivariantWriter, path: str, module: nn.Module, value: TrackedValue, example: Tensor
+) -> TrackedValue:
     """A layer that looks at each map alone, in each orientation's own frame: always exact, at the price of copies."""
-    value = w.maps_first(value, path)
+    value = w.maps_with_features_first(value, path)
     node = w.layer(path, lambda: EachOrientation(w.group, copy.deepcopy(module), w.rotate), value.node)
-    return after(value, node, example, value.features)
+    return maps_after(value, node, example, value.features)
 
 
-def pad(w: Writer, path: str, amounts: Sequence[int], mode: str, fill: Any, value: Value, example: Tensor) -> Value:
+def pad(
+    w: EquivariantWriter, path: str, amounts: Sequence[int], mode: str, fill: Any, value: TrackedValue, example: Tensor
+) -> TrackedValue:
     """Padding; the same on all sides needs no turning."""
-    value = w.maps_first(value, path)
+    value = w.maps_with_features_first(value, path)
     if not all(isinstance(a, int) for a in amounts) or len(amounts) > 2 * w.group.dim:
         raise Refusal("it pads by amounts that are computed, or other axes than positions")
     if not any(amounts):
@@ -97,19 +111,19 @@ def pad(w: Writer, path: str, amounts: Sequence[int], mode: str, fill: Any, valu
     same = len(set(amounts)) == 1 and len(amounts) == 2 * w.group.dim
     if not same:
         return each_orientation(w, path, layer, value, example)
-    return after(value, w.layer(path, lambda: layer, value.node), example, value.features)
+    return maps_after(value, w.layer(path, lambda: layer, value.node), example, value.features)
 
 
-def pad_layer(w: Writer, path: str, module: Any, value: Value, example: Tensor) -> Value:
+def pad_layer(w: EquivariantWriter, path: str, module: Any, value: TrackedValue, example: Tensor) -> TrackedValue:
     modes = {"Reflection": "reflect", "Replication": "replicate", "Circular": "circular"}
     mode = next((mode for name, mode in modes.items() if name in type(module).__name__), "constant")
     amounts = [module.padding] * (2 * w.group.dim) if isinstance(module.padding, int) else list(module.padding)
     return pad(w, path, amounts, mode, getattr(module, "value", None), value, example)
 
 
-def pixel_shuffle(w: Writer, path: str, module: Any, value: Value, example: Tensor) -> Value:
+def pixel_shuffle(w: EquivariantWriter, path: str, module: Any, value: TrackedValue, example: Tensor) -> TrackedValue:
     """From features to positions, or back: in each orientation's own frame."""
-    value = w.maps_first(value, path)
+    value = w.maps_with_features_first(value, path)
     if w.group.dim != 2:
         raise Refusal("it works on images, and these are not")
     up = isinstance(module, nn.PixelShuffle)

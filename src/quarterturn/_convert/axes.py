@@ -1,24 +1,13 @@
-"""The tensors of a network on its way in: what each axis of the old tensor holds, and where the new one has it.
-
-A value is followed under the axes of the *old* network. The new tensor mostly stays as maps, features first, whatever
-the old code did with its axes: permuting, flattening and giving back shape cancel out, and nothing is moved.
-"""
+"""What each axis of a tensor of the old network holds: examples, features, positions, and what became of them."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
 
-from torch import Tensor, fx
+from torch import Tensor
 
-from quarterturn._convert.widths import Features, Refusal, channels, joined, make_equal, repeated
-
-# "plain": an ordinary tensor, the same as in the old network. "constant": made of parameters and buffers alone.
-# "oriented": it has orientations. "number": no tensor. "failed": made by something that was refused.
-Kind = Literal["plain", "constant", "oriented", "number", "failed"]
-# Where an oriented tensor is: in the layout of the network as maps or without positions, or with the axes of the old
-# network and the orientations beside the examples.
-Form = Literal["maps", "dense", "beside"]
+from quarterturn._convert.widths import Features, channels, joined, make_equal, repeated
+from quarterturn.graph.refusal import Refusal
 
 
 @dataclass(frozen=True)
@@ -62,50 +51,6 @@ Component = Batch | Position | Extra | Features | Blocks | Orientations
 Axis = tuple[Component, ...]  # slowest first; empty for an axis of one
 
 
-@dataclass(frozen=True, eq=False)
-class Value:
-    """A tensor, or another thing, of the network on its way in."""
-
-    kind: Kind
-    node: Any = None  # in the new network, or how to write it; None if it is not to be had there
-    example: Any = None  # the old network's
-    axes: tuple[Axis, ...] = ()
-    form: Form = "maps"
-    source: str | None = None  # of a constant that is a parameter or buffer as it is, perhaps in another shape
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.example.shape)
-
-    @property
-    def components(self) -> list[Component]:
-        return [component for axis in self.axes for component in axis]
-
-    @property
-    def features(self) -> Features:
-        """The feature axis."""
-        found = [c for c in self.components if isinstance(c, Features)]
-        found += [c.features for c in self.components if isinstance(c, Blocks)]
-        if len(found) != 1:
-            raise Refusal("the tensor has no feature axis here")
-        return found[0]
-
-    @property
-    def positions(self) -> list[Position]:
-        return [c for c in self.components if isinstance(c, Position)]
-
-    @property
-    def positions_in_order(self) -> list[Position]:
-        """As the maps have them, whatever the old network did."""
-        return sorted(self.positions, key=lambda p: p.axis)
-
-    def is_usual(self) -> bool:
-        """Whether examples, features and positions are there once, in some order: such tensors need not be moved."""
-        kinds = [type(c) for c in self.components]
-        once = kinds.count(Batch) == 1 and kinds.count(Features) + kinds.count(Blocks) == 1
-        return once and Extra not in kinds and len(self.positions) == len({p.axis for p in self.positions})
-
-
 def size_of(component: Component) -> int:
     if isinstance(component, Features):
         return component.channels
@@ -116,35 +61,6 @@ def maps_of(example: Tensor, features: Features) -> tuple[Axis, ...]:
     """The axes of ordinary maps, features first."""
     batch, _, *sizes = example.shape
     return ((Batch(batch),), (features,), *((Position(i, n),) for i, n in enumerate(sizes)))
-
-
-def is_features_first(value: Value) -> bool:
-    """Whether the old tensor has its axes as torch's layers expect them."""
-    wanted = [Batch, Features] + [Position] * (len(value.axes) - 2)
-    return len(value.axes) > 1 and all(
-        (not axis and kind is Position) or (len(axis) == 1 and isinstance(axis[0], kind))
-        for axis, kind in zip(value.axes, wanted, strict=True)
-    )
-
-
-def with_features(value: Value) -> Value:
-    """Where the features were reduced away, and an axis of one stands in their place, that is one feature."""
-    if any(isinstance(c, Features | Blocks) for c in value.components) or len(value.axes) < 2 or value.axes[1]:
-        return value
-    return replace(value, axes=(value.axes[0], (channels(1),), *value.axes[2:]))
-
-
-def after(value: Value, node: Any, example: Tensor, features: Features) -> Value:
-    """The maps that a layer leaves; axes of one position that came from a mean over all stay so."""
-    axes = list(maps_of(example, features))
-    for i, axis in enumerate(value.axes[2:], start=2):
-        if not axis and example.shape[i] == 1:
-            axes[i] = ()
-    return result(value, node, example, axes=tuple(axes), form="maps")
-
-
-def as_tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def reshaped(axes: Sequence[Axis], shape: Sequence[int], order: int) -> tuple[Axis, ...]:
@@ -234,26 +150,27 @@ def merged(components: Sequence[Component]) -> Axis:
     return tuple(axis)
 
 
-def broadcast(values: Sequence[Value]) -> tuple[Axis, ...]:
-    """The axes of the result of a function of several tensors, whose features must be, or become, equally many."""
-    rank = max(len(v.axes) for v in values)
+def broadcast(tensors: Sequence[Sequence[Axis]]) -> tuple[Axis, ...]:
+    """The axes of what a function makes of several tensors, whose features must be, or become, equally many."""
+    rank = max(len(axes) for axes in tensors)
     result: list[Axis] = [()] * rank
-    for value in values:
-        padded = [()] * (rank - len(value.axes)) + list(value.axes)
+    for axes in tensors:
+        padded = [()] * (rank - len(axes)) + list(axes)
         for i, axis in enumerate(padded):
             before = result[i]
-            if _size(axis) != _size(before) or not axis or not before:
-                result[i] = axis if _size(axis) > _size(before) or not before else before
+            if axis_size(axis) != axis_size(before) or not axis or not before:
+                result[i] = axis if axis_size(axis) > axis_size(before) or not before else before
             else:
-                _match(before, axis)
+                make_axes_equal(before, axis)
     return tuple(result)
 
 
-def _size(axis: Axis) -> int:
+def axis_size(axis: Axis) -> int:
     return math.prod(map(size_of, axis))
 
 
-def _match(one: Axis, other: Axis) -> None:
+def make_axes_equal(one: Axis, other: Axis) -> None:
+    """Both axes hold the same: their features must be, or become, equally many."""
     for a, b in zip(one, other, strict=False):
         if isinstance(a, Features) and isinstance(b, Features):
             make_equal(a, b)
@@ -263,24 +180,3 @@ def _match(one: Axis, other: Axis) -> None:
             raise Refusal("it brings tensors together whose axes hold different things")
     if len(one) != len(other):
         raise Refusal("it brings tensors together whose axes hold different things")
-
-
-def failed() -> Value:
-    return Value("failed")
-
-
-def number(example: Any, node: Any = None) -> Value:
-    return Value("number", node, example)
-
-
-def plain(example: Any, node: fx.Node) -> Value:
-    return Value("plain", node, example)
-
-
-def like(value: Value, **changes: Any) -> Value:
-    return replace(value, **changes)
-
-
-def result(value: Value, node: fx.Node, example: Any, **changes: Any) -> Value:
-    """The value that a layer or function makes of another."""
-    return replace(value, node=node, example=example, source=None, **changes)

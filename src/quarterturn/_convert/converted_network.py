@@ -1,0 +1,170 @@
+"""Any convolutional network in one call: its graph is read, and written again with filters shared over orientations.
+
+`capture` reads the graph, with the tensors of an example. `rewrite` goes over it with an `EquivariantRewriter`, which
+has a rule for each layer (`layer_rules`) and function (`function_rules`) and tracks every tensor under its old axes
+(`tracked_value`). Then the new layers are made, because only then are their widths known, and the result is verified.
+"""
+
+import copy
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from quarterturn import trees
+from quarterturn._convert.equivariant_writer import EquivariantWriter
+from quarterturn._convert.example_input import example_inputs
+from quarterturn._convert.initial_weights import Init
+from quarterturn._convert.layer_rules import is_dropout
+from quarterturn._convert.report import Conversion
+from quarterturn._convert.rewriter import EquivariantRewriter
+from quarterturn._convert.widths import Keep, Widths
+from quarterturn.check import error_on_any_output, in_eval_mode
+from quarterturn.cost import cost
+from quarterturn.errors import ConversionError, OptionError, QuarterturnError, unknown
+from quarterturn.filters import Rotate, check_rotate
+from quarterturn.graph.capture import Captured, capture
+from quarterturn.graph.rewrite import rewrite
+from quarterturn.graph.verify import error_beyond_rounding
+from quarterturn.groups import Group
+from quarterturn.ops import PoolFunction, pool_function
+
+logger = logging.getLogger(__name__)
+HINT = "; if it looks at the sizes of its maps, give an example input: convert(…, example=x)"
+INSTEAD = "wrap() takes every network"
+
+
+class Converted(fx.GraphModule):
+    """A converted network: torch's layers and ours, under the old names. `conversion` says what it costs."""
+
+    @property
+    def conversion(self) -> Conversion:
+        found: Conversion = self.meta["conversion"]
+        return found
+
+    def __reduce__(self) -> Any:
+        return _rebuilt, (super().__reduce__(), self.meta)
+
+
+def _rebuilt(reduced: Any, meta: dict[str, Any]) -> Converted:
+    """A converted network from a file: torch keeps its code and layers, and we what it is."""
+    make, arguments, *_ = reduced
+    plain_module = make(*arguments)
+    converted = Converted(plain_module, plain_module.graph, "Converted")
+    converted.meta.update(meta)
+    return converted.train(plain_module.training)
+
+
+def convert(
+    model: nn.Module,
+    group: Group,
+    rotate: Rotate = "filters",
+    keep: Keep = "width",
+    pool: PoolFunction = "mean",
+    until: str | None = None,
+    init: Init = "scratch",
+    example: Tensor | tuple[Tensor, ...] | None = None,
+) -> Converted:
+    """The same network with every convolution sharing its filters over orientations: exactly equivariant.
+
+    What goes in and out stays: vectors come out invariant, maps turn with the input. `keep="width"` keeps the number of
+    feature maps and divides the parameters by about the order G of the group, `keep="parameters"` keeps those and has
+    about sqrt(G) times the maps. Layers from `until` on stay as they are, on stacked orientations (section 4.4). With
+    `init="scratch"` weights are drawn anew, as strong as the old ones; "pretrained" projects the old ones. An `example`
+    input is needed where the network's code looks at the sizes of its maps. The model itself is not changed.
+
+    >>> from quarterturn import C4
+    >>> net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
+    >>> convert(net, C4)(torch.zeros(2, 3, 20, 30)).shape
+    torch.Size([2, 10])
+    """
+    _check_options(group, rotate, keep, pool, init)
+    _check_until(model, until)
+    with in_eval_mode(model), torch.no_grad():
+        inputs, given = example_inputs(model, group.dim, example), example is not None
+        captured = capture(model, _is_whole, inputs, may_decide=given, hint="" if given else HINT)
+    writer = EquivariantWriter(group, rotate, Widths(group.order, keep), init, pool, model)
+    rewriter = EquivariantRewriter(captured, writer, until)
+    rewrite(captured, rewriter, f"these parts of the network cannot be converted to {group.name} ({INSTEAD})")
+    converted = _finished(writer, model.training)
+    _verify(converted, group, inputs, captured, exact=until is None)
+    before, after = (cost(net, inputs) for net in (model, converted))
+    converted.meta["conversion"] = Conversion(group, keep, before, after, tuple(dict.fromkeys(writer.notes)))
+    logger.info("converted to %s:\n%s", group.name, converted.conversion)
+    return converted
+
+
+def _check_options(group: Group, rotate: str, keep: str, pool: PoolFunction, init: str) -> None:
+    if not isinstance(group, Group):
+        raise OptionError(f"expected a Group such as quarterturn.C4, got {group!r}; quarterturn.named() finds one")
+    if group.dim > 3:
+        raise OptionError(f"torch has convolutions over 1, 2 and 3 axes, and {group.name} turns {group.dim}")
+    check_rotate(rotate)
+    pool_function(pool, "scalar")
+    if keep not in ("width", "parameters"):
+        raise unknown("value of keep", keep, ("width", "parameters"))
+    if init not in ("scratch", "pretrained"):
+        raise unknown("value of init", init, ("scratch", "pretrained"))
+    if init == "pretrained" and keep == "parameters":
+        raise OptionError('init="pretrained" needs keep="width": wider layers have no old weights to begin with')
+
+
+def _check_until(model: nn.Module, until: str | None) -> None:
+    names = [name for name, _ in model.named_modules()]
+    if until is not None and until not in names:
+        raise unknown("layer", until, [name for name in names if name])
+
+
+def _is_whole(module: nn.Module) -> bool:
+    """Our layers are one node of the graph, and what acts otherwise in training: batch norms and dropouts."""
+    ours = type(module).__module__.startswith("quarterturn.")
+    return ours or isinstance(module, nn.modules.batchnorm._BatchNorm) or is_dropout(module)
+
+
+def _finished(writer: EquivariantWriter, training: bool) -> Converted:
+    """The network that was written, its layers made."""
+    try:
+        root, graph = writer.finish()
+    except QuarterturnError as error:
+        raise ConversionError(f"the converted network cannot be built: {error}") from error
+    converted = Converted(root, graph, "Converted")
+    converted.graph.eliminate_dead_code()
+    converted.delete_all_unused_submodules()
+    converted.graph.lint()
+    converted.recompile()
+    converted.train(training)
+    converted.meta["rotate"] = writer.rotate
+    return converted
+
+
+def _verify(converted: nn.Module, group: Group, examples: Sequence[Tensor], captured: Captured, exact: bool) -> None:
+    """Shapes as before, and turned inputs give what they must: the proof, on the example."""
+    output = next(n for n in captured.graph.nodes if n.op == "output")
+    old = fx.node.map_arg(output.args[0], captured.example)
+    with in_eval_mode(converted), torch.no_grad():
+        try:
+            new = converted(*examples)
+        except (QuarterturnError, RuntimeError) as error:
+            raise ConversionError(f"the converted network does not take the example: {error}") from error
+    before, after = ([tuple(t.shape) for _, t in trees.leaves(tree, Tensor)] for tree in (old, new))
+    if before != after:
+        raise ConversionError(
+            f"the converted network gives {after} where the old one gave {before}: a fault of quarterturn, report it"
+        )
+    if not exact or any(x.dim() != 2 + group.dim for x in examples):
+        return
+
+    def error_in(dtype: torch.dtype) -> float:
+        own = dtype == examples[0].dtype
+        net = converted if own else copy.deepcopy(converted).to(dtype)
+        errors = error_on_any_output(net, group, tuple(x if own else x.to(dtype) for x in examples))
+        return errors.relative[errors.worst]
+
+    found = error_beyond_rounding(error_in, examples[0].dtype)
+    if found is not None:
+        raise ConversionError(
+            f"the converted network is not equivariant: turned inputs give an error of {found:.3g} of the largest "
+            "output; a fault of quarterturn, please report it"
+        )

@@ -1,0 +1,45 @@
+"""The input on which a network is read: the user's, or one that is made up."""
+
+import itertools
+
+import torch
+from torch import Tensor, nn
+
+from quarterturn.errors import ConversionError
+from quarterturn.graph.capture import first_line
+
+SIZES = {1: (64, 128, 32, 256, 1024), 2: (64, 96, 32, 28, 128, 224, 256, 299, 331), 3: (16, 32, 24, 48, 64)}
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def example_inputs(model: nn.Module, dim: int, example: Tensor | tuple[Tensor, ...] | None) -> tuple[Tensor, ...]:
+    """Inputs of more than one example each, so that their first axis can be told from axes of one."""
+    if example is None:
+        return (_made_up(model, dim),)
+    inputs = example if isinstance(example, tuple) else (example,)
+    return tuple(torch.cat([x, x]) if x.dim() and x.shape[0] == 1 else x for x in inputs)
+
+
+def _made_up(model: nn.Module, dim: int) -> Tensor:
+    """Random numbers of the first size that the network takes."""
+    first = next((m for m in model.modules() if isinstance(m, CONVOLUTIONS[dim - 1])), None)
+    if first is None:
+        raise ConversionError(
+            f"the network has no {CONVOLUTIONS[dim - 1].__name__}, so nothing of it shares filters over orientations: "
+            "wrap() it, or give an example input"
+        )
+    seed = torch.Generator().manual_seed(0)
+    errors = []
+    for channels, size in itertools.product(dict.fromkeys((first.in_channels, 3, 1)), SIZES[dim]):
+        shape = (2, channels, *[size] * dim)
+        example = torch.randn(shape, generator=seed).to(first.weight.device, first.weight.dtype)
+        try:
+            model(example)
+        except (RuntimeError, ValueError, AssertionError, TypeError, IndexError) as error:
+            errors.append(f"{tuple(shape)}: {first_line(error)}")
+            continue
+        return example
+    raise ConversionError(
+        f"the network took none of the inputs that were tried: {'; '.join(errors[:2])}; … Give one that it takes: "
+        "convert(…, example=x)"
+    )

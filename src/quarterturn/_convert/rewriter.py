@@ -1,0 +1,129 @@
+"""How `convert` rewrites a network: what becomes of inputs, constants, layers, functions and outputs."""
+
+import copy
+import inspect
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, fx
+
+from quarterturn import trees
+from quarterturn._convert.axes import maps_of
+from quarterturn._convert.equivariant_writer import EquivariantWriter
+from quarterturn._convert.function_calls import node_of
+from quarterturn._convert.function_rules import value_of_call
+from quarterturn._convert.layer_rules import copied_layer, rule_for, softmax
+from quarterturn._convert.tracked_value import Form, TrackedValue, number, ordinary_tensor
+from quarterturn._convert.widths import channels
+from quarterturn.errors import ConversionError
+from quarterturn.graph import pointwise
+from quarterturn.graph.capture import Captured
+from quarterturn.graph.in_place import refuse_changed_views
+from quarterturn.graph.pointwise import is_pointwise
+from quarterturn.graph.refusal import Refusal
+from quarterturn.graph.rewrite import Failed
+
+UNKNOWN_LAYER = "this layer is not known"
+
+
+class EquivariantRewriter:
+    """Writes the equivariant network. Its values are `TrackedValue`; see `quarterturn.graph.rewrite`."""
+
+    def __init__(self, captured: Captured, writer: EquivariantWriter, until: str | None) -> None:
+        self.captured, self.writer = captured, writer
+        self.unchanged = frozenset(_nodes_from(captured, until))  # from `until` on
+
+    def input(self, node: fx.Node) -> TrackedValue:
+        default = node.args[0] if node.args else inspect.Signature.empty
+        new = self.writer.graph.placeholder(str(node.target), default_value=default)
+        return _unoriented(self.captured.example(node), new)
+
+    def constant(self, node: fx.Node) -> TrackedValue:
+        path = str(node.target)
+        example = self.captured.example(node)
+        return TrackedValue("constant", lambda: self.writer.constant(path), example, source=path)
+
+    def call(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        if node.target is operator.getitem and not isinstance(args[0], TrackedValue):  # from several values
+            return args[0][args[1].example if isinstance(args[1], TrackedValue) else args[1]]
+        if node in self.unchanged:
+            return self.unchanged_call(node, args, kwargs)
+        refuse_changed_views(node, self.captured.modules)
+        example = self.captured.example(node)
+        if node.op == "call_module":
+            return self.layer(node, args, kwargs, example)
+        path = f"{self.captured.owners.get(node, '')}.{node.name}".strip(".")
+        return value_of_call(self.writer, node, path, args, kwargs, example, _ends(node))
+
+    def layer(self, node: fx.Node, args: Any, kwargs: Any, example: Any) -> TrackedValue:
+        if len(args) != 1 or kwargs or not isinstance(args[0], TrackedValue):
+            raise Refusal("layers with several inputs are not known")
+        path, value = str(node.target), args[0]
+        module = self.captured.modules[path]
+        rule = rule_for(module)
+        if value.kind == "ordinary" and (len(value.shape) <= 2 or isinstance(module, pointwise.LAYERS)):
+            return copied_layer(self.writer, path, module, value, example)
+        if rule is None:
+            raise Refusal(UNKNOWN_LAYER)
+        if rule is softmax and value.kind == "oriented" and _ends(node):
+            return copied_layer(self.writer, path, module, self.writer.pooled(value, path), example)
+        return rule(self.writer, path, module, value, example)
+
+    def unchanged_call(self, node: fx.Node, args: Any, kwargs: Any) -> TrackedValue:
+        """The same layer or function on the stacked orientations."""
+        w = self.writer
+
+        def found(_: str, value: TrackedValue) -> Any:
+            return w.orientations_as_channels(value, "until").node if value.kind == "oriented" else node_of(value)
+
+        old, named = trees.mapped((args, kwargs), TrackedValue, found)
+        if node.op == "call_module":
+            module = self.captured.modules[str(node.target)]
+            new = w.layer(str(node.target), lambda: copy.deepcopy(module), *old)
+            new.kwargs = named
+        else:
+            new = w.graph.create_node(node.op, node.target, old, named)
+        return _unoriented(self.captured.example(node), new)
+
+    def output(self, node: fx.Node, result: Any) -> None:
+        def found(_: str, value: TrackedValue) -> Any:
+            return self.writer.pooled(value, "output").node if value.kind == "oriented" else node_of(value)
+
+        self.writer.graph.output(trees.mapped(result, TrackedValue, found))
+
+    def stand_in(self, node: fx.Node, args: Any) -> TrackedValue | Failed:
+        """A tensor with orientations of the right shape, where one can be told from the example."""
+        example = self.captured.example(node)
+        rank = example.dim() if isinstance(example, Tensor) else 0
+        if node in self.unchanged or rank not in (2, 2 + self.writer.group.dim):
+            return Failed()
+        new = self.writer.graph.placeholder("refused")
+        form: Form = "dense" if rank == 2 else "maps"
+        return TrackedValue("oriented", new, example, maps_of(example, channels(example.shape[1])), form)
+
+    def refused_anyway(self, node: fx.Node) -> str | None:
+        if node.op != "call_module" or node in self.unchanged:
+            return None
+        return None if rule_for(self.captured.modules[str(node.target)]) else UNKNOWN_LAYER
+
+
+def _nodes_from(captured: Captured, until: str | None) -> Sequence[fx.Node]:
+    """The nodes from the first on that belongs to this layer."""
+    if until is None:
+        return []
+    nodes = list(captured.graph.nodes)
+    for i, node in enumerate(nodes):
+        owner = str(node.target) if node.op == "call_module" else captured.owners.get(node, "")
+        if f"{owner}.".startswith(f"{until}."):
+            return nodes[i:]
+    raise ConversionError(f"until={until!r} is not used by the network's forward: name a layer that is")
+
+
+def _unoriented(example: Any, node: fx.Node) -> TrackedValue:
+    return ordinary_tensor(example, node) if isinstance(example, Tensor) else number(example, node)
+
+
+def _ends(node: fx.Node) -> bool:
+    """Whether what the node makes goes to the output, and nowhere else, number by number."""
+    return all(user.op == "output" or (is_pointwise(user.target) and _ends(user)) for user in node.users)

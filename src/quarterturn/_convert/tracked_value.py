@@ -1,0 +1,109 @@
+"""What is known of each tensor of the old network, and what stands for it in the new one.
+
+A tensor is tracked under its *old* axes. The new one mostly stays as maps, features first, whatever the old code does
+with its axes: permuting, flattening and reshaping back cancel out, and nothing is moved.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from torch import Tensor, fx
+
+from quarterturn import trees
+from quarterturn._convert.axes import Axis, Batch, Blocks, Component, Extra, Position, maps_of
+from quarterturn._convert.widths import Features, channels
+from quarterturn.graph.refusal import Refusal
+
+# "ordinary": an ordinary tensor, the same as in the old network. "constant": made of parameters and buffers alone.
+# "oriented": it has orientations. "number": no tensor.
+Kind = Literal["ordinary", "constant", "oriented", "number"]
+# How the new network holds an oriented tensor: in its own layout, features first, as "maps" or "dense" without
+# positions; or "in_batch", with the axes of the old network and the orientations in the batch beside the examples.
+Form = Literal["maps", "dense", "in_batch"]
+
+
+@dataclass(frozen=True, eq=False)
+class TrackedValue:
+    """A tensor of the old network, or a number that its code computes."""
+
+    kind: Kind
+    node: Any = None  # in the new network, or a function that writes it; None for a number that differs there
+    example: Any = None  # what it is in the old network, for the example input
+    axes: tuple[Axis, ...] = ()
+    form: Form = "maps"
+    source: str | None = None  # of a constant that is a parameter or buffer as it is, perhaps in another shape
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.example.shape)
+
+    @property
+    def components(self) -> list[Component]:
+        return [component for axis in self.axes for component in axis]
+
+    @property
+    def features(self) -> Features:
+        """The feature axis."""
+        found = [c for c in self.components if isinstance(c, Features)]
+        found += [c.features for c in self.components if isinstance(c, Blocks)]
+        if len(found) != 1:
+            raise Refusal("the tensor has no feature axis here")
+        return found[0]
+
+    @property
+    def positions(self) -> list[Position]:
+        return [c for c in self.components if isinstance(c, Position)]
+
+    @property
+    def positions_in_order(self) -> list[Position]:
+        """As the maps have them, whatever the old network did."""
+        return sorted(self.positions, key=lambda p: p.axis)
+
+    def has_each_axis_once(self) -> bool:
+        """Whether examples, features and positions are there once, in some order: such tensors need not be moved."""
+        kinds = [type(c) for c in self.components]
+        once = kinds.count(Batch) == 1 and kinds.count(Features) + kinds.count(Blocks) == 1
+        return once and Extra not in kinds and len(self.positions) == len({p.axis for p in self.positions})
+
+
+def is_features_first(value: TrackedValue) -> bool:
+    """Whether the old tensor has its axes as torch's layers expect them."""
+    wanted = [Batch, Features] + [Position] * (len(value.axes) - 2)
+    return len(value.axes) > 1 and all(
+        (not axis and kind is Position) or (len(axis) == 1 and isinstance(axis[0], kind))
+        for axis, kind in zip(value.axes, wanted, strict=True)
+    )
+
+
+def with_features(value: TrackedValue) -> TrackedValue:
+    """Where the features were reduced away, and an axis of one stands in their place, that is one feature."""
+    if any(isinstance(c, Features | Blocks) for c in value.components) or len(value.axes) < 2 or value.axes[1]:
+        return value
+    return replace(value, axes=(value.axes[0], (channels(1),), *value.axes[2:]))
+
+
+def maps_after(value: TrackedValue, node: Any, example: Tensor, features: Features) -> TrackedValue:
+    """The maps that a layer leaves; axes of one position that came from a mean over all stay so."""
+    axes = list(maps_of(example, features))
+    for i, axis in enumerate(value.axes[2:], start=2):
+        if not axis and example.shape[i] == 1:
+            axes[i] = ()
+    return result(value, node, example, axes=tuple(axes), form="maps")
+
+
+def values_in(tree: Any) -> list[TrackedValue]:
+    """All values in the arguments of a call."""
+    return [value for _, value in trees.leaves(tree, TrackedValue)]
+
+
+def number(example: Any, node: Any = None) -> TrackedValue:
+    return TrackedValue("number", node, example)
+
+
+def ordinary_tensor(example: Any, node: fx.Node) -> TrackedValue:
+    return TrackedValue("ordinary", node, example)
+
+
+def result(value: TrackedValue, node: fx.Node, example: Any, **changes: Any) -> TrackedValue:
+    """The value that a layer or function makes of another."""
+    return replace(value, node=node, example=example, source=None, **changes)

@@ -1,0 +1,58 @@
+"""Torch's functions: one name for a function and its method, how their arguments are read, which are layers."""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+REDUCTIONS = {"mean", "sum", "amax", "amin", "std", "var", "norm", "max", "min", "prod", "logsumexp"}
+ALSO_METHODS = (
+    "flatten", "reshape", "permute", "transpose", "movedim", "swapaxes", "swapdims", "unsqueeze", "squeeze",
+    "unflatten", "split", "chunk", "tensor_split", "narrow", "cat", "concat", "stack", "unbind", "softmax",
+    "log_softmax", *REDUCTIONS,
+)  # fmt: skip
+NAMES: dict[Any, str] = {
+    **{getattr(torch, name): name for name in ALSO_METHODS if hasattr(torch, name)},
+    operator.getitem: "getitem", F.softmax: "softmax", F.log_softmax: "log_softmax", F.pad: "pad", F.glu: "glu",
+    F.interpolate: "interpolate", F.upsample: "interpolate", torch.linalg.vector_norm: "norm", torch.norm: "norm",
+    F.linear: "linear", F.batch_norm: "batch_norm", F.layer_norm: "layer_norm", F.group_norm: "group_norm",
+    F.dropout: "dropout",
+}  # fmt: skip
+# The functions that work in place, and the same that do not.
+NOT_IN_PLACE: dict[Any, Any] = {
+    operator.iadd: operator.add, operator.isub: operator.sub, operator.imul: operator.mul,
+    operator.itruediv: operator.truediv, F.relu_: F.relu, F.elu_: F.elu, F.leaky_relu_: F.leaky_relu,
+    **{f"{name}_": name for name in ("relu", "sigmoid", "tanh", "add", "sub", "mul", "div", "clamp", "square")},
+}  # fmt: skip
+# Functions that are a layer without parameters: the layer's own rule serves.
+AS_LAYERS: dict[Callable[..., Any], Callable[..., nn.Module]] = {
+    F.max_pool1d: nn.MaxPool1d, F.max_pool2d: nn.MaxPool2d, F.max_pool3d: nn.MaxPool3d,
+    F.avg_pool1d: nn.AvgPool1d, F.avg_pool2d: nn.AvgPool2d, F.avg_pool3d: nn.AvgPool3d,
+    F.adaptive_avg_pool1d: nn.AdaptiveAvgPool1d, F.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d,
+    F.adaptive_avg_pool3d: nn.AdaptiveAvgPool3d, F.adaptive_max_pool1d: nn.AdaptiveMaxPool1d,
+    F.adaptive_max_pool2d: nn.AdaptiveMaxPool2d, F.adaptive_max_pool3d: nn.AdaptiveMaxPool3d,
+    F.interpolate: nn.Upsample,
+}  # fmt: skip
+
+
+def name_of(target: Any) -> str | None:
+    """One name for a function and for the method that does the same, in place or not.
+
+    >>> name_of(torch.flatten), name_of("flatten"), name_of("relu_"), name_of(torch.cumsum)
+    ('flatten', 'flatten', 'relu', None)
+    """
+    target = NOT_IN_PLACE.get(target, target)
+    return target if isinstance(target, str) else NAMES.get(target)
+
+
+def option(args: Any, kwargs: Any, place: int, name: str, default: Any = None) -> Any:
+    """An argument of a call, by its place or its name."""
+    return kwargs.get(name, args[place] if len(args) > place else default)
+
+
+def as_tuple(value: Any) -> Any:
+    """An option of a layer, such as its padding, with a list made a tuple."""
+    return tuple(value) if isinstance(value, list) else value
