@@ -26,7 +26,7 @@ from quarterturn._convert.widths import Keep, Refusal, Widths, channels
 from quarterturn._convert.writer import Writer
 from quarterturn.check import TOLERANCES, equivariance_error, in_eval_mode
 from quarterturn.errors import ConversionError, OptionError, QuarterturnError, unknown
-from quarterturn.filters import Rotate, check_rotate
+from quarterturn.filters import Rotate, check_options
 from quarterturn.graph import pointwise
 from quarterturn.groups import Group
 from quarterturn.ops import PoolFunction, pool_function
@@ -113,9 +113,7 @@ def convert(
 
 
 def _check_options(group: Group, rotate: str, keep: str, pool: PoolFunction, init: str) -> None:
-    if not isinstance(group, Group):
-        raise OptionError(f"expected a Group such as quarterturn.C4, got {group!r}; quarterturn.named() finds one")
-    check_rotate(rotate)
+    check_options(group, rotate, spatial=True)
     pool_function(pool, "scalar")
     if keep not in ("width", "parameters"):
         raise unknown("value of keep", keep, ("width", "parameters"))

@@ -9,7 +9,7 @@ from torch import nn
 
 from quarterturn._export.values import Refusal, Value, Writer, kept, left_as, oriented, sizes_of, stacked
 from quarterturn.layers.pooling import AdaptiveAvgPool, AvgPool, MaxPool, avg_pool, max_pool
-from quarterturn.layers.upsample import Upsample
+from quarterturn.layers.upsample import Upsample, is_symmetric
 from quarterturn.ops import turn_maps
 from quarterturn.windows import Placement, by_placement, slide, slide_and_keep_padding, windows_for
 
@@ -77,10 +77,9 @@ def upsample(w: Writer, path: str, module: Any, value: Value) -> Value:
         module.mode if not ours or module.mode == "nearest" else {1: "linear", 2: "bilinear", 3: "trilinear"}[group.dim]
     )
     torchs = nn.Upsample(module.size, module.scale_factor, mode, module.align_corners)
-    factors = module.scale_factor if isinstance(module.scale_factor, tuple | list) else (module.scale_factor,)
-    whole = module.size is None and all(f == int(f) for f in factors)
-    if not whole and (mode == "nearest" or not (module.align_corners or module.size is not None)):
-        out = in_own_frames(w, path, torchs, value)  # a factor that is not whole does not lie symmetrically on the grid
+    sizes = value.sizes or (None,) * group.dim
+    if not is_symmetric(sizes, module.size, module.scale_factor, mode, module.align_corners):
+        out = in_own_frames(w, path, torchs, value)
         return left_as(module, out) if ours else out
     out = replace(value, proxy=w.call(path, torchs, value.proxy), sizes=None)
     return left_as(module, out) if ours else out
