@@ -29,12 +29,15 @@ from quarterturn._convert.weights import per_feature
 from quarterturn._convert.widths import Features, Refusal, repeated
 from quarterturn._convert.writer import Writer, kept
 from quarterturn.graph import pointwise
+from quarterturn.layers.norms import BatchNorm
 
 Rule = Callable[[Writer, str, Any, Value, Any], Value]
 
 
 def rule_for(module: nn.Module) -> Rule | None:
     """The rule of the layer's type, if there is one; dropouts of other libraries treat every number alike."""
+    if isinstance(module, BatchNorm):  # ours is one of torch's too, but no layer of an ordinary network
+        return None
     if is_dropout(module):
         return kept
     return next((rule for types, rule in RULES if isinstance(module, types)), None)
