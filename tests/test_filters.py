@@ -274,6 +274,26 @@ def test_pooling_is_exact_at_every_size_and_torchs_own(data: st.DataObject, grou
     assert_twins_agree(maps, filters, x, group)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("group", [MIRROR, C4, D4, PRISM], ids=lambda g: g.name)
+@pytest.mark.parametrize("size", [4, 5, 6])
+def test_max_pooling_of_whole_numbers_is_torchs_own(size: int, group: Group, dtype: torch.dtype) -> None:
+    """On even sizes orientations pad by themselves, with what is never the maximum, not even of the least numbers."""
+    lowest = torch.iinfo(dtype).min
+    shape = (group.order, 2, *[size] * group.dim)
+    for x in (torch.randint(0, 100, shape, dtype=dtype), torch.randint(lowest, lowest + 3, shape, dtype=dtype)):
+        chosen = {"kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": True}
+        maps, filters = (qt.MaxPool(group, rotate=rotate, **chosen) for rotate in ("maps", "filters"))
+        assert torch.equal(maps(x), getattr(nn, f"MaxPool{group.dim}d")(**chosen)(x))
+        assert torch.equal(filters(qt.stack(x, group)), qt.stack(maps(x), group))
+
+
+def test_max_pooling_refuses_what_torch_refuses() -> None:
+    for layer, features in ((nn.MaxPool2d(3, 2, 1), 2), (qt.MaxPool(C4, 3, 2, 1, rotate="filters"), 8)):
+        with pytest.raises(NotImplementedError, match="not implemented for 'Bool'"):
+            layer(torch.ones(4, features, 6, 6, dtype=torch.bool))
+
+
 @pytest.mark.parametrize("group", [FLIP, MIRROR, C4, D4, PRISM], ids=lambda g: g.name)
 @pytest.mark.parametrize(
     "make",
@@ -468,7 +488,7 @@ def test_orientations_of_different_shapes_are_refused() -> None:
         qt.MaxPool(C4, (1, 2), rotate="filters")(x)
     with pytest.raises(qt.ShapeError, match="cannot be stacked"):
         qt.EachOrientation(C4, nn.MaxPool2d((1, 2)), rotate="filters")(x)
-    with pytest.raises(qt.OptionError, match="exchanges the axes .* same size"):
+    with pytest.raises(qt.OptionError, match="output_size must be equal along them"):
         qt.AdaptiveAvgPool(C4, (1, 2))
     with pytest.raises(qt.OptionError, match="size must be equal along them"):
         qt.Upsample(C4, size=(10, 12))

@@ -369,6 +369,55 @@ def test_inductor_compiles_it_into_one_graph() -> None:
     torch.testing.assert_close(torch.compile(net, fullgraph=True)(x), net(x))
 
 
+# --- numbers that torch negates or conjugates when they are read ------------------------------------------------------
+
+
+@each_dtype
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["first", "last"])
+@pytest.mark.parametrize("operation", SPATIAL)
+def test_lazy_negation_is_carried_out(operation: str, layout: torch.memory_format, dtype: torch.dtype) -> None:
+    for group in (C4, D4):
+        run, x = getattr(qt, operation), input_of(operation, group, dtype).contiguous(memory_format=layout)
+        negative = torch._neg_view(x)
+        assert negative.is_neg()
+        given = x.clone().requires_grad_()
+        expected = run(-x, group)
+        assert torch.equal(run(negative, group), expected)
+        gradients = [
+            torch.autograd.grad(run(given, group), given, grad)[0] for grad in (torch._neg_view(expected), -expected)
+        ]
+        assert torch.equal(*gradients)
+        assert torch.equal(
+            run(negative.flatten(1)[:, : 2 * group.order], group), run(-x.flatten(1)[:, : 2 * group.order], group)
+        )
+
+
+@pytest.mark.parametrize("operation", SPATIAL)
+def test_the_parts_of_a_lazy_conjugate(operation: str) -> None:
+    parts = torch.stack([input_of(operation, D4, torch.float32) for _ in range(2)])
+    for numbers in (torch.view_as_complex(parts.movedim(0, -1).contiguous()), torch.complex(*parts)):
+        conjugate = numbers.conj()
+        assert conjugate.is_conj()
+        assert conjugate.imag.is_neg()
+        run = getattr(qt, operation)
+        assert torch.equal(run(conjugate.imag, D4), run(-parts[1], D4))
+        expected = torch.complex(run(parts[0], D4), run(-parts[1], D4))
+        torch.testing.assert_close(run(conjugate, D4), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_lazy_negation_before_a_convolution() -> None:
+    """Of maps, weights and gradients; the layer is one that the kernel runs, where there is one."""
+    layer = qt.RollConv(D4, 8, 8, 3, padding=1, rotate="filters")
+    x = torch.randn(2, 64, 6, 6)
+    assert torch.equal(layer(torch._neg_view(x)), layer(-x))
+    negative = {name: torch._neg_view(p.detach()) for name, p in layer.named_parameters()}
+    plain = {name: -p.detach() for name, p in layer.named_parameters()}
+    assert torch.equal(*(torch.func.functional_call(layer, values, (x,)) for values in (negative, plain)))
+    grad = torch.randn_like(layer(x))
+    gradients = [torch.autograd.grad(layer(x), layer.weight, g)[0] for g in (torch._neg_view(grad), -grad)]
+    assert torch.equal(*gradients)
+
+
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 

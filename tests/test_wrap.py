@@ -53,6 +53,16 @@ def test_chunks_give_the_same(chunk: int) -> None:
     wrap(model, D4)(x)  # all pathways together share them
 
 
+def test_chunks_refuse_our_batch_norm_too() -> None:
+    x = image()
+    model = nn.Sequential(qt.Slice(C4), qt.BatchNorm(C4, 2), qt.Pool(C4)).double()
+    with pytest.raises(qt.OptionError, match=r"'1' \(BatchNorm\) takes statistics over the batch"):
+        wrap(model, D4, chunk=1)(x)
+    wrap(model, D4)(x)
+    model.eval()
+    wrap(model, D4, chunk=1)(x)
+
+
 class LooksAtTheNextImage(nn.Module):
     """It takes part of its answer from another image of the batch, as some networks do by mistake."""
 
@@ -179,8 +189,11 @@ def test_what_cannot_be_is_refused() -> None:
         wrap(nn.Identity(), C4, inputs="vectors")
     with pytest.raises(qt.OptionError, match="unknown pool function"):
         wrap(nn.Identity(), C4, pool="average")
-    with pytest.raises(qt.OptionError, match="chunk must be at least 1"):
-        wrap(nn.Identity(), C4, chunk=0)
+    for chunk in (0, 1.0, True):
+        with pytest.raises(qt.OptionError, match="chunk must be at least 1"):
+            wrap(nn.Identity(), C4, chunk=chunk)
+    with pytest.raises(qt.GroupError, match="expected a Group"):
+        wrap(nn.Identity(), "C4")
 
     class Sum(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

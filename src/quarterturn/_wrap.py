@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from quarterturn import ops, trees
 from quarterturn.errors import OptionError, ShapeError, unknown
+from quarterturn.filters import check_options, is_whole
 from quarterturn.groups import Group
 from quarterturn.ops import PoolFunction
 
@@ -30,13 +31,14 @@ class Wrapped(nn.Module):
         chunk: int | None = None,
     ) -> None:
         super().__init__()
+        check_options(group)
         ops.pool_function(pool)
         for treatments in (inputs, outputs):
             for treatment in treatments.values() if isinstance(treatments, Mapping) else [treatments]:
                 if treatment is not None and treatment not in TREATMENTS:
                     raise unknown("treatment", treatment, TREATMENTS)
-        if chunk is not None and chunk < 1:
-            raise OptionError(f"chunk must be at least 1 pathway at a time, got {chunk}")
+        if chunk is not None and not is_whole(chunk, least=1):
+            raise OptionError(f"chunk must be at least 1 pathway at a time, got {chunk!r}")
         self.model, self.group, self.pool, self.chunk = model, group, pool, chunk
         self.inputs, self.outputs = inputs, outputs
         parameters = inspect.signature(model.forward).parameters.values()

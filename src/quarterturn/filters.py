@@ -1,17 +1,19 @@
 """Rotate the filters instead of the maps (section 4.5): turned filters, and the stacked layout that they act on."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
+from numbers import Integral
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from quarterturn import ops
-from quarterturn.errors import ShapeError, unknown
-from quarterturn.groups import Element, Group
+from quarterturn.errors import GroupError, OptionError, ShapeError, unknown
+from quarterturn.groups import Element, Group, check_group
 
 Rotate = Literal["maps", "filters"]
 Layout = Literal["plain", "sliced", "stacked"]
@@ -55,9 +57,10 @@ def roll_filters(weight: Tensor, group: Group, orientations: Sequence[int], tran
 def _turned(blocks: Tensor, group: Group, orientations: Sequence[int]) -> Tensor:
     """`(A, B, K, *k)` -> `(A, B, H, K, *k')`: K is the group's order where filters follow a roll, else one."""
     find = _sources.__wrapped__ if torch.compiler.is_compiling() else _sources  # the compiler warns of caches
-    index, size = find(group, tuple(orientations), blocks.shape[2] > 1, tuple(blocks.shape[3:]))
+    count, *window = as_numbers(blocks.shape[2:])
+    index, size = find(group, tuple(orientations), count > 1, tuple(window))
     chosen = blocks.flatten(2).index_select(2, torch.tensor(index, device=blocks.device))
-    return chosen.unflatten(2, (len(orientations), blocks.shape[2], *size))
+    return chosen.unflatten(2, (len(orientations), count, *size))
 
 
 @lru_cache(maxsize=512)
@@ -97,6 +100,15 @@ def _in_format_of(weight: Tensor, filters: Tensor) -> Tensor:
     return filters.movedim(1, -1).clone(memory_format=torch.contiguous_format).movedim(-1, 1)
 
 
+def as_numbers(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Sizes to decide by: torch.jit.trace hides them in tensors, and what they decide is part of the trace."""
+    if not torch.jit.is_tracing():
+        return tuple(sizes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)
+        return tuple(map(int, sizes))
+
+
 # --- orientations -----------------------------------------------------------------------------------------------------
 
 
@@ -124,6 +136,35 @@ def join_orientations(parts: dict[int, Tensor]) -> Tensor:
 def check_rotate(rotate: str) -> None:
     if rotate not in ("maps", "filters"):
         raise unknown("rotate", rotate, ("maps", "filters"))
+
+
+def check_options(group: Group, rotate: str = "maps", *, spatial: bool = False, **counts: int) -> None:
+    """What every layer refuses when it is made: no group, an unknown `rotate`, counts that are not 1, 2, 3, ...
+
+    `spatial` layers stand on torch's convolutions, pools and interpolation, which know one to three axes.
+    """
+    check_group(group)
+    check_rotate(rotate)
+    if spatial and group.dim > 3:
+        raise GroupError(
+            f"{group.name} has {group.dim} spatial axes; torch has convolutions, pools and interpolation for 1 to 3: "
+            "take a group with fewer axes; slice, stack, roll and pool work with any number"
+        )
+    for name, count in counts.items():
+        if not is_whole(count, least=1):
+            raise OptionError(f"{name} must be a whole number of at least 1, got {count!r}")
+
+
+def is_whole(value: object, least: int) -> bool:
+    """Whether it is a whole number, and at least that one; True and 3.0 are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+
+
+def check_alike(group: Group, name: str, values: Sequence[float | None]) -> None:
+    """Refuse values that differ along axes that the group exchanges: orientations would come out in several shapes."""
+    for axes in group.exchanged:
+        if len({values[axis - 1] for axis in axes}) > 1:
+            raise OptionError(f"{group.name} exchanges the axes {axes}: {name} must be equal along them, got {values}")
 
 
 def check_features(x: Tensor, group: Group, features: int, layout: Layout, dense: bool = False) -> None:

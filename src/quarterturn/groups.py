@@ -86,6 +86,14 @@ def _signed_permutations(elements: Iterable[Iterable[int]]) -> tuple[Element, ..
     return found
 
 
+def check_group(group: object) -> None:
+    """Refuse what is no `Group`, such as the name of one."""
+    if not isinstance(group, Group):
+        raise GroupError(
+            f"expected a Group such as quarterturn.C4, got {group!r}; quarterturn.named() finds one by name"
+        )
+
+
 def generate(name: str, *generators: Element) -> Group:
     """The smallest group that contains the generators, its elements in an order that checkpoints can rely on.
 

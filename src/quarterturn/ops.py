@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from quarterturn import kernel
-from quarterturn.errors import GroupError, OptionError, ShapeError, unknown
-from quarterturn.groups import Element, Group
+from quarterturn.errors import OptionError, ShapeError, unknown
+from quarterturn.groups import Element, Group, check_group
 
 Kind = Literal["scalar", "vector"]
 PoolFunction = Literal["mean", "max", "rms"] | Callable[[Tensor], Tensor]
@@ -346,10 +346,7 @@ def features_are_last(x: Tensor) -> bool:
 
 
 def _check_axes(x: Tensor, group: Group) -> None:
-    if not isinstance(group, Group):
-        raise GroupError(
-            f"expected a Group such as quarterturn.C4, got {group!r}; quarterturn.named() finds one by name"
-        )
+    check_group(group)
     if x.dim() not in (2, 2 + group.dim):
         raise ShapeError(
             f"{group.name} has {group.dim} spatial axes, so it takes maps with {2 + group.dim} axes or dense features "

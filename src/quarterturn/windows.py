@@ -9,13 +9,14 @@ turned filters equal to turned maps, to rounding, at every size.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from quarterturn.errors import OptionError, ShapeError, unknown
-from quarterturn.filters import join_orientations
+from quarterturn.filters import is_whole, join_orientations
 from quarterturn.groups import Element, Group
 
 Padding = int | str | Sequence[int] | Sequence[tuple[int, int]]
@@ -211,10 +212,10 @@ def windows_for(
         totals = [d * (k - 1) if padding == "same" else 0 for k, d in zip(sizes, dilations, strict=True)]
         pads = [(total // 2, total - total // 2) for total in totals]
     elif isinstance(padding, Sequence) and any(isinstance(p, Sequence) for p in padding):
-        pairs = [tuple(map(int, p)) if isinstance(p, Sequence) else () for p in padding]
-        if len(pairs) != group.dim or any(len(p) != 2 or min(p) < 0 for p in pairs):
+        pairs: list[tuple[Any, ...]] = [tuple(p) if isinstance(p, Sequence) else () for p in padding]
+        if len(pairs) != group.dim or any(len(p) != 2 or not all(is_whole(n, 0) for n in p) for p in pairs):
             raise OptionError(f"padding needs (before, after), at least 0, for each of {group.dim} axes, got {padding}")
-        pads = [(p[0], p[1]) for p in pairs]
+        pads = [(int(p[0]), int(p[1])) for p in pairs]
     else:
         pads = [(p, p) for p in per_axis(group, "padding", padding, least=0)]  # type: ignore[arg-type]
     return tuple(Window(k, s, d, *pad, ceil) for k, s, d, pad in zip(sizes, strides, dilations, pads, strict=True))
@@ -222,13 +223,13 @@ def windows_for(
 
 def per_axis(group: Group, name: str, value: int | Sequence[int], least: int) -> tuple[int, ...]:
     """A number for each axis, from one number or one for each."""
-    values = (value,) * group.dim if isinstance(value, int) else tuple(value)
-    if len(values) != group.dim or any(not isinstance(v, int) or v < least for v in values):
+    values = tuple(value) if isinstance(value, Sequence) else (value,) * group.dim
+    if len(values) != group.dim or not all(is_whole(v, least) for v in values):
         raise OptionError(
             f"{name} must be a whole number of at least {least}, or {group.dim} of them, one for each axis of "
             f"{group.name}, got {value!r}"
         )
-    return values
+    return tuple(map(int, values))
 
 
 def pad(x: Tensor, pads: Sequence[tuple[int, int]], value: float = 0.0) -> Tensor:

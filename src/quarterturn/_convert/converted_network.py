@@ -24,7 +24,7 @@ from quarterturn._convert.widths import Keep, Widths
 from quarterturn.check import error_on_any_output, in_eval_mode
 from quarterturn.cost import cost
 from quarterturn.errors import ConversionError, OptionError, QuarterturnError, unknown
-from quarterturn.filters import Rotate, check_rotate
+from quarterturn.filters import Rotate, check_options
 from quarterturn.graph.capture import Captured, capture
 from quarterturn.graph.rewrite import rewrite
 from quarterturn.graph.verify import error_beyond_rounding
@@ -97,11 +97,7 @@ def convert(
 
 
 def _check_options(group: Group, rotate: str, keep: str, pool: PoolFunction, init: str) -> None:
-    if not isinstance(group, Group):
-        raise OptionError(f"expected a Group such as quarterturn.C4, got {group!r}; quarterturn.named() finds one")
-    if group.dim > 3:
-        raise OptionError(f"torch has convolutions over 1, 2 and 3 axes, and {group.name} turns {group.dim}")
-    check_rotate(rotate)
+    check_options(group, rotate, spatial=True)
     pool_function(pool, "scalar")
     if keep not in ("width", "parameters"):
         raise unknown("value of keep", keep, ("width", "parameters"))

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from quarterturn import ops
 from quarterturn.filters import Rotate, check_rotate
 from quarterturn.groups import Group
+from quarterturn.layers.upsample import is_symmetric
 
 
 class SomeFeatures(nn.Module):
@@ -149,8 +150,8 @@ class Pad(nn.Module):
 class Resize(nn.Module):
     """Maps of another size, which is given with them, in the frame of the input.
 
-    Linear sampling lies symmetrically on every grid. Nearest sampling does so for whole factors; for others the maps
-    are taken from each orientation's own corner, as they would be with turned maps.
+    Where samples do not lie symmetrically on the grid, maps are taken from each orientation's own corner, as they would
+    be with turned maps.
     """
 
     def __init__(self, group: Group, mode: str, align_corners: bool | None = None, rotate: Rotate = "maps") -> None:
@@ -159,22 +160,21 @@ class Resize(nn.Module):
         self.group, self.mode, self.align_corners, self.rotate = group, mode, align_corners, rotate
 
     def forward(self, x: Tensor, size: Sequence[int]) -> Tensor:
-        if self.rotate == "maps" or self.mode != "nearest" or _are_multiples(size, x):
+        if self.rotate == "maps" or self._is_symmetric(x, size):
             return F.interpolate(x, size, mode=self.mode, align_corners=self.align_corners)
         parts = []
         for h, element in enumerate(self.group.elements):
             own = [size[abs(a) - 1] for a in element]
             part = x.unflatten(1, (-1, self.group.order)).select(2, h)
-            turned = F.interpolate(ops.turn_maps(part, element), own, mode=self.mode)
+            turned = F.interpolate(ops.turn_maps(part, element), own, None, self.mode, self.align_corners)
             parts.append(ops.turn_maps(turned, self.group.elements[self.group.inverse[h]]))
         return torch.stack(parts, dim=2).flatten(1, 2)
 
+    def _is_symmetric(self, x: Tensor, size: Sequence[int]) -> bool:
+        """Whether that is certain; while a network is traced, sizes are not known, and taken to be more than one."""
+        if isinstance(x, Tensor):
+            return is_symmetric(x.shape[2:], size, None, self.mode, self.align_corners)
+        return self.mode != "nearest"
+
     def extra_repr(self) -> str:
         return f"{self.group.name}, mode={self.mode!r}, rotate={self.rotate!r}"
-
-
-def _are_multiples(size: Sequence[int], x: Tensor) -> bool:
-    """Whether that is certain: while a network is traced it is not."""
-    sizes = zip(size, x.shape[2:], strict=True) if isinstance(x, Tensor) else []
-    pairs = list(sizes)
-    return bool(pairs) and all(new % old == 0 for new, old in pairs)

@@ -28,6 +28,7 @@ from quarterturn._convert.tracked_value import TrackedValue, ordinary_tensor, re
 from quarterturn._convert.widths import Features, repeated
 from quarterturn.graph import pointwise
 from quarterturn.graph.refusal import Refusal
+from quarterturn.layers.norms import BatchNorm
 
 Rule = Callable[[EquivariantWriter, str, Any, TrackedValue, Any], TrackedValue]
 
@@ -40,6 +41,8 @@ def is_dropout(module: nn.Module) -> bool:
 
 def rule_for(module: nn.Module) -> Rule | None:
     """The rule of the layer's type, if there is one; dropouts of other libraries treat every number alike."""
+    if isinstance(module, BatchNorm):  # ours is one of torch's too, but no layer of an ordinary network
+        return None
     if is_dropout(module):
         return pointwise_layer
     return next((rule for types, rule in LAYER_RULES if isinstance(module, types)), None)

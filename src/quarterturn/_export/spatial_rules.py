@@ -18,6 +18,7 @@ from quarterturn._export.plain_tensor import (
 from quarterturn._export.plain_writer import PlainWriter
 from quarterturn.graph.refusal import Refusal
 from quarterturn.layers.pooling import AdaptiveAvgPool, MaxPool, avg_pool, max_pool
+from quarterturn.layers.upsample import is_symmetric
 from quarterturn.ops import turn_maps
 from quarterturn.windows import Placement, by_placement, slide, slide_and_keep_padding, windows_for
 
@@ -69,10 +70,9 @@ def upsample(w: PlainWriter, path: str, module: Any, tensor: PlainTensor) -> Pla
     assert tensor.group is not None
     mode = LINEAR_MODES[tensor.group.dim] if is_ours(module) and module.mode == "linear" else module.mode
     torchs = nn.Upsample(module.size, module.scale_factor, mode, module.align_corners)
-    factors = module.scale_factor if isinstance(module.scale_factor, tuple | list) else (module.scale_factor,)
-    whole = module.size is None and all(f == int(f) for f in factors)
-    if not whole and (mode == "nearest" or not (module.align_corners or module.size is not None)):
-        return in_own_frames(w, path, torchs, tensor)  # it does not lie symmetrically on the grid
+    sizes = tensor.sizes or (None,) * tensor.group.dim
+    if not is_symmetric(sizes, module.size, module.scale_factor, mode, module.align_corners):
+        return in_own_frames(w, path, torchs, tensor)
     return replace(tensor, proxy=w.layer(path, torchs, tensor.proxy), sizes=None)
 
 

@@ -15,7 +15,7 @@ def suits_moves(x: Tensor, features_last: bool) -> bool:
     """Whether the kernel can move these features: dense float32 on the CPU, of two axes at most, outside torch.func."""
     if x.device.type != "cpu" or x.dtype != torch.float32 or x.dim() > 4 or x.numel() == 0:
         return False
-    if type(x) not in (Tensor, torch.nn.Parameter):
+    if type(x) not in (Tensor, torch.nn.Parameter) or x.is_neg():  # memory holds the numbers before a lazy negation
         return False
     if not x.is_contiguous(memory_format=torch.channels_last if features_last else torch.contiguous_format):
         return False

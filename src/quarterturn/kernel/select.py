@@ -80,7 +80,7 @@ def cannot_take(x: Tensor, weight: Tensor) -> str | None:
         return "in bf16 the kernel gains with AVX2 alone; torch has instructions for it here"
     if x.dtype != precision and not autocast:
         return f"maps in {x.dtype} and weights in {precision}"  # torch's convolution says what is wrong
-    if torch.onnx.is_in_onnx_export() or torch.jit.is_tracing():
+    if torch.onnx.is_in_onnx_export():
         return "an export needs torch's own operators"
     if not torch.compiler.is_compiling() and not outside_transforms(x, weight):
         return "torch.func and forward derivatives need torch's own operators"

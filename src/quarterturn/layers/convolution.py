@@ -20,7 +20,7 @@ from quarterturn.execution import Execution
 from quarterturn.filters import (
     Rotate,
     check_features,
-    check_rotate,
+    check_options,
     roll_filters,
     select_orientations,
     slice_filters,
@@ -66,7 +66,7 @@ class _Convolution(nn.Module):
         via: Via = "auto",
     ) -> None:
         super().__init__()
-        check_rotate(rotate)
+        check_options(group, rotate, spatial=True, in_features=in_features, out_features=out_features, groups=groups)
         if via not in VIA:
             raise unknown("via", via, VIA)
         check_groups(in_features, out_features, groups)
@@ -76,9 +76,7 @@ class _Convolution(nn.Module):
         self.rotate, self.padding_mode = rotate, padding_mode
         self.windows, self.via = windows_for(group, kernel_size, stride, padding, dilation), via
         shape = (out_features, self.filter_inputs(), *(window.size for window in self.windows))
-        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
-        reset_parameters(self.weight, self.bias, fan_in=math.prod(shape[1:]))
+        self.weight, self.bias = new_parameters(shape, out_features if bias else 0, device, dtype)
         obstacle = self.obstacle() if via.startswith("fourier") else None
         if obstacle is not None:
             raise OptionError(f'the kernel cannot run this layer via="{via}": {obstacle}; use via="auto"')
@@ -215,6 +213,8 @@ class RollConv(_Convolution):
         check_features(x, self.group, self.in_features, "stacked")
         if self.via == "conv":
             return self.through_torch(x, 'via="conv" asks for it')
+        if torch.jit.is_tracing():
+            return self.through_torch(x, "a trace holds torch's own operators alone")
         if self.via != "auto":
             return Execution("kernel", f'via="{self.via}" asks for it', self.group)
         sizes = [window.size for window in self.windows]
@@ -341,21 +341,8 @@ class DepthwiseConv(_Convolution):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(
-            group,
-            features,
-            features,
-            kernel_size,
-            stride,
-            padding,
-            dilation,
-            features,
-            bias,
-            rotate,
-            padding_mode,
-            device,
-            dtype,
-        )
+        how = (stride, padding, dilation, features, bias, rotate, padding_mode, device, dtype)
+        super().__init__(group, features, features, kernel_size, *how)
 
     def filter_inputs(self) -> int:
         return 1
@@ -384,16 +371,21 @@ def convolve(
     return CONVOLUTIONS[len(where)](x, weight, bias, stride, padding, dilation, groups)
 
 
-def reset_parameters(weight: Tensor, bias: Tensor | None, fan_in: int) -> None:
-    """torch's own initialisation, over all inputs of a filter, rolled ones included."""
-    if weight.numel():
-        nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
-    if bias is not None:
-        bound = 1 / math.sqrt(fan_in) if fan_in else 0.0
-        nn.init.uniform_(bias, -bound, bound)
+def new_parameters(
+    shape: Sequence[int], biases: int, device: torch.device | str | None, dtype: torch.dtype | None
+) -> tuple[nn.Parameter, nn.Parameter | None]:
+    """A weight, and a bias unless there are to be none: torch's own initialisation, rolled inputs included."""
+    weight = nn.Parameter(torch.empty(*shape, device=device, dtype=dtype))
+    nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
+    if not biases:
+        return weight, None
+    bias = nn.Parameter(torch.empty(biases, device=device, dtype=dtype))
+    bound = 1 / math.sqrt(math.prod(shape[1:]))
+    nn.init.uniform_(bias, -bound, bound)
+    return weight, bias
 
 
 def check_groups(in_features: int, out_features: int, groups: int) -> None:
     for name, features in (("in_features", in_features), ("out_features", out_features)):
-        if features < 1 or groups < 1 or features % groups:
+        if features % groups:
             raise OptionError(f"{name} must be a positive multiple of groups, got {features} with groups={groups}")

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from quarterturn import ops
 from quarterturn.errors import ShapeError
-from quarterturn.filters import Rotate, check_maps, check_rotate, join_orientations, split_orientations
+from quarterturn.filters import Rotate, as_numbers, check_maps, check_options, join_orientations, split_orientations
 from quarterturn.groups import Group
 
 
@@ -18,12 +18,13 @@ def in_own_frames(x: Tensor, group: Group, layer: Callable[[Tensor], Tensor]) ->
     one batch, so on square maps the layer is called once, as it would be between `unstack` and `stack`.
     """
     turned = [ops.act(part, group, h) for h, part in enumerate(split_orientations(x, group).unbind(2))]
+    sizes = [as_numbers(part.shape[2:]) for part in turned]
     parts: dict[int, Tensor] = {}
-    for shape in dict.fromkeys(tuple(part.shape[2:]) for part in turned):
-        orientations = [h for h in range(group.order) if tuple(turned[h].shape[2:]) == shape]
+    for shape in dict.fromkeys(sizes):
+        orientations = [h for h in range(group.order) if sizes[h] == shape]
         outs = layer(torch.cat([turned[h] for h in orientations])).chunk(len(orientations))
         parts.update((h, ops.act(out, group, group.inverse[h])) for h, out in zip(orientations, outs, strict=True))
-    shapes = {tuple(part.shape[2:]) for part in parts.values()}
+    shapes = {as_numbers(part.shape[2:]) for part in parts.values()}
     if len(shapes) > 1:
         raise ShapeError(
             f"the orientations of {group.name} come out in different shapes, {' and '.join(map(str, sorted(shapes)))}, "
@@ -46,7 +47,7 @@ class EachOrientation(nn.Module):
 
     def __init__(self, group: Group, layer: nn.Module, rotate: Rotate = "maps") -> None:
         super().__init__()
-        check_rotate(rotate)
+        check_options(group, rotate)
         self.group, self.layer, self.rotate = group, layer, rotate
 
     def forward(self, x: Tensor) -> Tensor:

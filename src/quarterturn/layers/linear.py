@@ -9,9 +9,9 @@ from torch.nn import functional as F
 from quarterturn import fourier, kernel, ops
 from quarterturn.errors import unknown
 from quarterturn.execution import Execution
-from quarterturn.filters import Rotate, check_features, check_rotate, roll_filters
+from quarterturn.filters import Rotate, check_features, check_options, roll_filters
 from quarterturn.groups import Group
-from quarterturn.layers.convolution import reset_parameters
+from quarterturn.layers.convolution import new_parameters
 
 Via = Literal["auto", "linear", "fourier"]
 VIA = ("auto", "linear", "fourier")
@@ -41,14 +41,13 @@ class RollLinear(nn.Module):
         via: Via = "auto",
     ) -> None:
         super().__init__()
-        check_rotate(rotate)
+        check_options(group, rotate, in_features=in_features, out_features=out_features)
         if via not in VIA:
             raise unknown("via", via, VIA)
         self.via = via
         self.group, self.in_features, self.out_features, self.rotate = group, in_features, out_features, rotate
-        self.weight = nn.Parameter(torch.empty(out_features, in_features * group.order, device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
-        reset_parameters(self.weight, self.bias, fan_in=in_features * group.order)
+        shape = (out_features, in_features * group.order)
+        self.weight, self.bias = new_parameters(shape, out_features if bias else 0, device, dtype)
 
     def execution(self, x: Tensor) -> Execution:
         """What runs this layer for this input, and why."""

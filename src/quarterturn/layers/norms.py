@@ -4,12 +4,14 @@ Batch norm takes its statistics over examples and orientations together; instanc
 each orientation alone. Features and groups are counted in one pathway.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quarterturn.errors import OptionError
-from quarterturn.filters import Rotate, check_features, check_rotate, split_orientations
+from quarterturn.filters import Rotate, check_features, check_options, split_orientations
 from quarterturn.groups import Group
 from quarterturn.layers.batch_norm import expanded, stacked_batch_norm
 
@@ -19,7 +21,7 @@ def _check(x: Tensor, group: Group, features: int, rotate: Rotate) -> None:
 
 
 class _Norm(nn.Module):
-    """What the norms share: the affine parameters, named as in torch."""
+    """What the norms without running statistics share: the affine parameters, named as in torch."""
 
     def __init__(
         self,
@@ -32,7 +34,7 @@ class _Norm(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_rotate(rotate)
+        check_options(group, rotate, features=features)
         self.group, self.features, self.eps, self.rotate = group, features, eps, rotate
         self.weight = nn.Parameter(torch.ones(features, device=device, dtype=dtype)) if affine else None
         self.bias = nn.Parameter(torch.zeros(features, device=device, dtype=dtype)) if affine else None
@@ -41,17 +43,19 @@ class _Norm(nn.Module):
         return f"{self.group.name}, {self.features}, eps={self.eps}, rotate={self.rotate!r}"
 
 
-class BatchNorm(_Norm):
-    """Batch norm over examples, orientations and positions together; buffers named as in torch.
+class _NotForTorch(OptionError, AttributeError):
+    """Something that torch's norms have and ours does not; `hasattr` is False."""
+
+
+class BatchNorm(nn.modules.batchnorm._BatchNorm):
+    """Batch norm over examples, orientations and positions together; parameters and buffers named as in torch.
+
+    torch's tools find it by its type, as they find their own: `update_bn`, freezing, and so on.
 
     >>> from quarterturn import C4
     >>> BatchNorm(C4, 8, rotate="filters")(torch.randn(2, 32, 5, 7)).shape
     torch.Size([2, 32, 5, 7])
     """
-
-    running_mean: Tensor | None
-    running_var: Tensor | None
-    num_batches_tracked: Tensor | None
 
     def __init__(
         self,
@@ -65,29 +69,46 @@ class BatchNorm(_Norm):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(group, features, eps, affine, rotate, device, dtype)
-        self.momentum, self.track_running_stats = momentum, track_running_stats
-        tracked = track_running_stats
-        self.register_buffer("running_mean", torch.zeros(features, device=device, dtype=dtype) if tracked else None)
-        self.register_buffer("running_var", torch.ones(features, device=device, dtype=dtype) if tracked else None)
-        count = torch.tensor(0, dtype=torch.long, device=device) if tracked else None
-        self.register_buffer("num_batches_tracked", count)
+        check_options(group, rotate, features=features)
+        super().__init__(features, eps, momentum, affine, track_running_stats, device, dtype)
+        self.group, self.features, self.rotate = group, features, rotate
+        if rotate == "filters":
+            del self.num_features
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.__dict__.setdefault("affine", self.weight is not None)  # what older files do not have
+        if self.rotate == "maps":
+            self.__dict__.setdefault("num_features", self.features)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "num_features":
+            raise _NotForTorch(
+                "a BatchNorm for stacked maps has .features and no .num_features, so that no tool of torch replaces it "
+                "(SyncBatchNorm.convert_sync_batchnorm would): torch's take orientations for features and would "
+                'not share statistics over them. Leave it as it is, or use rotate="maps"'
+            )
+        return super().__getattr__(name)
 
     def forward(self, x: Tensor) -> Tensor:
         _check(x, self.group, self.features, self.rotate)
-        use_batch = self.training or self.running_mean is None
         momentum = self.momentum if self.momentum is not None else 0.0
-        if self.training and self.num_batches_tracked is not None:
+        if self.training and self.track_running_stats and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
             if self.momentum is None:
                 momentum = 1.0 / float(self.num_batches_tracked)
-        mean, var = (self.running_mean, self.running_var) if self.track_running_stats else (None, None)
+        use_batch = self.training or self.running_mean is None
+        follow = self.track_running_stats or not self.training
+        mean, var = (self.running_mean, self.running_var) if follow else (None, None)
         if self.rotate == "maps":
             return F.batch_norm(x, mean, var, self.weight, self.bias, use_batch, momentum, self.eps)
         if use_batch:
             return stacked_batch_norm(x, self.features, mean, var, self.weight, self.bias, momentum, self.eps)
         mean, var, weight, bias = (expanded(t, self.group.order) for t in (mean, var, self.weight, self.bias))
         return F.batch_norm(x, mean, var, weight, bias, False, momentum, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.group.name}, {self.features}, eps={self.eps}, rotate={self.rotate!r}"
 
 
 class InstanceNorm(_Norm):
@@ -126,7 +147,8 @@ class GroupNorm(_Norm):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(group, features, eps, affine, rotate, device, dtype)
-        if num_groups < 1 or features % num_groups:
+        check_options(group, num_groups=num_groups)
+        if features % num_groups:
             raise OptionError(f"features must be a multiple of num_groups, got {features} and {num_groups}")
         self.num_groups = num_groups
 

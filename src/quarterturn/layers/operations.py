@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from quarterturn import ops
 from quarterturn.errors import OptionError
-from quarterturn.filters import Rotate, check_rotate
+from quarterturn.filters import Rotate, check_options
 from quarterturn.groups import Group
 from quarterturn.ops import Kind, PoolFunction
 
@@ -14,7 +14,7 @@ class Slice(nn.Module):
 
     def __init__(self, group: Group, kind: Kind = "scalar", rotate: Rotate = "maps") -> None:
         super().__init__()
-        check_rotate(rotate)
+        check_options(group, rotate)
         if rotate == "filters" and kind != "scalar":
             raise OptionError(f'rotate="filters" slices scalars only, got kind={kind!r}')
         self.group, self.kind, self.rotate = group, kind, rotate
@@ -31,8 +31,8 @@ class Pool(nn.Module):
 
     def __init__(self, group: Group, fn: PoolFunction = "mean", kind: Kind = "scalar", rotate: Rotate = "maps") -> None:
         super().__init__()
+        check_options(group, rotate)
         ops.pool_function(fn, kind)
-        check_rotate(rotate)
         self.group, self.fn, self.kind, self.rotate = group, fn, kind, rotate
 
     def forward(self, x: Tensor) -> Tensor:
@@ -44,43 +44,34 @@ class Pool(nn.Module):
         return f"{self.group.name}, {name}" + (", rotate='filters'" if self.rotate == "filters" else "")
 
 
-class Stack(nn.Module):
-    """Pathways, realigned, into the features; see `ops.stack`."""
+class _Operation(nn.Module):
+    """An operation that needs the group alone."""
 
     def __init__(self, group: Group) -> None:
         super().__init__()
+        check_options(group)
         self.group = group
+
+    def extra_repr(self) -> str:
+        return self.group.name
+
+
+class Stack(_Operation):
+    """Pathways, realigned, into the features; see `ops.stack`."""
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.stack(x, self.group)
 
-    def extra_repr(self) -> str:
-        return self.group.name
 
-
-class Unstack(nn.Module):
+class Unstack(_Operation):
     """Orientations out of the features into the batch; see `ops.unstack`."""
-
-    def __init__(self, group: Group) -> None:
-        super().__init__()
-        self.group = group
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.unstack(x, self.group)
 
-    def extra_repr(self) -> str:
-        return self.group.name
 
-
-class Roll(nn.Module):
+class Roll(_Operation):
     """Each pathway sees all others, realigned to it; see `ops.roll`."""
-
-    def __init__(self, group: Group) -> None:
-        super().__init__()
-        self.group = group
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.roll(x, self.group)
-
-    def extra_repr(self) -> str:
-        return self.group.name

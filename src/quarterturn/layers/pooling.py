@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quarterturn.errors import OptionError
-from quarterturn.filters import Rotate, check_maps, check_rotate, select_orientations
+from quarterturn.filters import Rotate, check_alike, check_maps, check_options, is_whole, select_orientations
 from quarterturn.groups import Group
 from quarterturn.windows import (
     Padding,
@@ -39,6 +39,7 @@ ADAPTIVE_AVG: dict[int, Callable[..., Tensor]] = {
     2: F.adaptive_avg_pool2d,
     3: F.adaptive_avg_pool3d,
 }
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 class MaxPool(nn.Module):
@@ -60,12 +61,9 @@ class MaxPool(nn.Module):
         rotate: Rotate = "maps",
     ) -> None:
         super().__init__()
-        check_rotate(rotate)
+        check_options(group, rotate, spatial=True)
         self.group, self.rotate = group, rotate
-        self.windows = windows_for(
-            group, kernel_size, kernel_size if stride is None else stride, padding, dilation, ceil_mode
-        )
-        _check_pool_padding(self.windows)
+        self.windows = _windows(group, kernel_size, stride, padding, dilation, ceil_mode)
 
     def forward(self, x: Tensor) -> Tensor:
         return _pooled(x, self.group, self.rotate, self.windows, max_pool)
@@ -93,10 +91,9 @@ class AvgPool(nn.Module):
         rotate: Rotate = "maps",
     ) -> None:
         super().__init__()
-        check_rotate(rotate)
+        check_options(group, rotate, spatial=True)
         self.group, self.rotate, self.count_include_pad = group, rotate, count_include_pad
-        self.windows = windows_for(group, kernel_size, kernel_size if stride is None else stride, padding, 1, ceil_mode)
-        _check_pool_padding(self.windows)
+        self.windows = _windows(group, kernel_size, stride, padding, 1, ceil_mode)
 
     def forward(self, x: Tensor) -> Tensor:
         place = slide_and_keep_padding if self.count_include_pad else slide
@@ -129,10 +126,15 @@ def max_pool(x: Tensor, where: Placement, sizes: Sequence[int]) -> Tensor:
     """torch's max pooling with its windows where they are asked for; what lies outside is never the maximum."""
     padding = [placed.padding for placed in where]
     if any(p is None or 2 * p > placed.window.size for p, placed in zip(padding, where, strict=True)):
-        x = pad(x, [placed.pads(n) for placed, n in zip(where, sizes, strict=True)], value=-torch.inf)
+        x = pad(x, [placed.pads(n) for placed, n in zip(where, sizes, strict=True)], value=_lowest(x))
         padding = [0] * len(where)
     size, stride, dilation = ([getattr(p.window, name) for p in where] for name in ("size", "stride", "dilation"))
     return MAX_POOL[len(where)](x, size, stride, padding, dilation)
+
+
+def _lowest(x: Tensor) -> float:
+    """What is never the maximum. Stand-ins of tensors, as tracing has them, are taken to hold floats."""
+    return torch.iinfo(x.dtype).min if isinstance(x, Tensor) and x.dtype in INTEGERS else -torch.inf
 
 
 def avg_pool(x: Tensor, where: Placement, sizes: Sequence[int]) -> Tensor:
@@ -152,13 +154,23 @@ def avg_pool(x: Tensor, where: Placement, sizes: Sequence[int]) -> Tensor:
     return mean / run(pad(ones, rest), size, stride)
 
 
-def _check_pool_padding(windows: tuple[Window, ...]) -> None:
+def _windows(
+    group: Group,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None,
+    padding: Padding,
+    dilation: int | Sequence[int],
+    ceil_mode: bool,
+) -> tuple[Window, ...]:
+    """The windows of a pool: as far apart as they are wide, unless a stride is given."""
+    windows = windows_for(group, kernel_size, kernel_size if stride is None else stride, padding, dilation, ceil_mode)
     for window in windows:
         if max(window.before, window.after) > window.span // 2:
             raise OptionError(
                 f"pooling needs a padding of at most half the window, got {(window.before, window.after)} for a window "
                 f"over {window.span} positions"
             )
+    return windows
 
 
 class _AdaptivePool(nn.Module):
@@ -166,16 +178,13 @@ class _AdaptivePool(nn.Module):
 
     def __init__(self, group: Group, output_size: int | Sequence[int | None] | None, rotate: Rotate = "maps") -> None:
         super().__init__()
-        check_rotate(rotate)
+        check_options(group, rotate, spatial=True)
         sizes = tuple(output_size) if isinstance(output_size, Sequence) else (output_size,) * group.dim
-        if len(sizes) != group.dim or any(size is not None and size < 1 for size in sizes):
-            raise OptionError(f"output_size must be a positive number or {group.dim} of them, got {output_size!r}")
-        for axes in group.exchanged:
-            if len({sizes[axis - 1] for axis in axes}) > 1:
-                raise OptionError(
-                    f"{group.name} exchanges the axes {axes}, so orientations would come out in different shapes with "
-                    f"output_size={sizes}: give these axes the same size"
-                )
+        if len(sizes) != group.dim or any(size is not None and not is_whole(size, 1) for size in sizes):
+            raise OptionError(
+                f"output_size must be a positive whole number or {group.dim} of them, got {output_size!r}"
+            )
+        check_alike(group, "output_size", sizes)
         self.group, self.output_size, self.rotate = group, sizes, rotate
 
     def run(self) -> Callable[..., Tensor]:

@@ -1,6 +1,5 @@
 """Transposed convolutions with shared filters, in both executions, for decoders."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -11,9 +10,9 @@ from torch.nn import functional as F
 from quarterturn import ops
 from quarterturn.errors import OptionError, ShapeError
 from quarterturn.execution import Execution
-from quarterturn.filters import Rotate, check_features, check_rotate, roll_filters
+from quarterturn.filters import Rotate, check_features, check_options, roll_filters
 from quarterturn.groups import Group
-from quarterturn.layers.convolution import check_groups, reset_parameters
+from quarterturn.layers.convolution import check_groups, new_parameters
 from quarterturn.windows import (
     Padding,
     Placed,
@@ -57,7 +56,7 @@ class RollConvTranspose(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_rotate(rotate)
+        check_options(group, rotate, spatial=True, in_features=in_features, out_features=out_features, groups=groups)
         check_groups(in_features, out_features, groups)
         if isinstance(padding, str):
             raise OptionError(f"a transposed convolution takes its padding as numbers, got {padding!r}")
@@ -72,9 +71,7 @@ class RollConvTranspose(nn.Module):
                     f"{window.stride} and a dilation of {window.dilation}"
                 )
         shape = (in_features * group.order, out_features // groups, *(window.size for window in self.windows))
-        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
-        reset_parameters(self.weight, self.bias, fan_in=math.prod(shape[1:]))
+        self.weight, self.bias = new_parameters(shape, out_features if bias else 0, device, dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         # output_padding rides along as the windows' `after`: only the difference of the two is ever used

@@ -1,15 +1,18 @@
 """Up-sampling, in both layouts, the same numbers at every size."""
 
+import math
 from collections.abc import Sequence
+from numbers import Real
 from typing import Literal
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quarterturn.errors import OptionError, unknown
-from quarterturn.filters import Rotate, check_maps, check_rotate
+from quarterturn.filters import Rotate, as_numbers, check_alike, check_maps, check_options
 from quarterturn.groups import Group
 from quarterturn.layers.each_orientation import in_own_frames
+from quarterturn.windows import per_axis
 
 UpsampleMode = Literal["nearest", "linear"]
 LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
@@ -34,26 +37,30 @@ class Upsample(nn.Module):
         rotate: Rotate = "maps",
     ) -> None:
         super().__init__()
-        check_rotate(rotate)
+        check_options(group, rotate, spatial=True)
         if mode not in ("nearest", "linear"):
             raise unknown("mode", mode, ("nearest", "linear"))
         if (size is None) == (scale_factor is None):
             raise OptionError(f"give either size or scale_factor, got {size!r} and {scale_factor!r}")
         if mode == "nearest" and align_corners is not None:
             raise OptionError('align_corners goes with mode="linear" only')
-        for name, value in (("size", size), ("scale_factor", scale_factor)):
-            values = tuple(value) if isinstance(value, Sequence) else (value,) * group.dim
-            if len(values) != group.dim:
-                raise OptionError(f"{name} must be one number or {group.dim} of them, got {value!r}")
-            for axes in group.exchanged:
-                if len({values[axis - 1] for axis in axes}) > 1:
-                    raise OptionError(f"{group.name} exchanges the axes {axes}: {name} must be equal along them")
+        if size is not None:
+            check_alike(group, "size", per_axis(group, "size", size, least=1))
+        else:
+            factors = tuple(scale_factor) if isinstance(scale_factor, Sequence) else (scale_factor,) * group.dim
+            if len(factors) != group.dim or not all(_is_factor(factor) for factor in factors):
+                raise OptionError(
+                    f"scale_factor must be a positive number, or {group.dim} of them, one for each axis of "
+                    f"{group.name}, got {scale_factor!r}"
+                )
+            check_alike(group, "scale_factor", factors)
         self.group, self.size, self.scale_factor, self.mode = group, size, scale_factor, mode
         self.align_corners, self.rotate = align_corners, rotate
 
     def forward(self, x: Tensor) -> Tensor:
         check_maps(x, self.group, self.rotate)
-        if self.rotate == "filters" and not self._is_symmetric(x):
+        how = (self.size, self.scale_factor, self.mode, self.align_corners)
+        if self.rotate == "filters" and not is_symmetric(as_numbers(x.shape[2:]), *how):
             return in_own_frames(x, self.group, self._resample)
         return self._resample(x)
 
@@ -63,12 +70,62 @@ class Upsample(nn.Module):
         factor = list(self.scale_factor) if isinstance(self.scale_factor, Sequence) else self.scale_factor
         return F.interpolate(x, size, factor, mode, self.align_corners)
 
-    def _is_symmetric(self, x: Tensor) -> bool:
-        """Whether samples lie symmetrically on the grid; rounding may put those of odd ratios off it."""
-        factors = self.scale_factor if isinstance(self.scale_factor, Sequence) else (self.scale_factor,)
-        whole = self.size is None and all(factor == int(factor) for factor in factors if factor is not None)
-        return whole or (self.mode == "linear" and (self.size is not None or bool(self.align_corners)))
-
     def extra_repr(self) -> str:
         wanted = f"size={self.size}" if self.size is not None else f"scale_factor={self.scale_factor}"
         return f"{self.group.name}, {wanted}, mode={self.mode!r}, rotate={self.rotate!r}"
+
+
+def _is_factor(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) < math.inf
+
+
+def is_symmetric(
+    sizes: Sequence[int | None],
+    size: int | Sequence[int] | None,
+    scale_factor: float | Sequence[float] | None,
+    mode: str,
+    align_corners: bool | None,
+) -> bool:
+    """Whether torch's samples are certain to lie symmetrically on a grid of these sizes (None where not known yet).
+
+    Then turning the maps before or after makes no difference. Where they may not, each orientation has to be resampled
+    in its own frame. The options are those of torch.
+
+    >>> is_symmetric((5, 5), None, 2, "nearest", None), is_symmetric((5, 5), None, 1.5, "nearest", None)
+    (True, False)
+    """
+    wanted = tuple(size) if isinstance(size, Sequence) else (size,) * len(sizes)
+    factors = tuple(scale_factor) if isinstance(scale_factor, Sequence) else (scale_factor,) * len(sizes)
+    if align_corners:
+        return all(map(_has_both_corners, sizes, wanted, factors))
+    if mode != "nearest":
+        return all(factor is None or factor == int(factor) for factor in factors)
+    return all(map(_repeats_each, sizes, wanted, factors))
+
+
+def _has_both_corners(n: int | None, size: int | None, factor: float | None) -> bool:
+    """Whether both ends of an axis are samples: where there is one sample in all, torch takes the first end."""
+    if size is not None:
+        return size > 1 or n == 1
+    assert factor is not None
+    return factor >= 2 or (n is not None and (n * factor >= 2 or n == 1))
+
+
+def _repeats_each(n: int | None, size: int | None, factor: float | None) -> bool:
+    """Whether "nearest" repeats each of n numbers equally often: a whole factor, and rounding does no harm.
+
+    Output i is number floor(i / factor), but torch multiplies i by a reciprocal in float32. Where that is too small,
+    output `factor` may get number 0 instead of 1, as with the factors 41, 47 and 55. If it gets number 1, the first
+    output of every number k is right too: all products fall short of k by the same fraction, and the fraction that
+    float32 still rounds up to k is nowhere smaller than at 1. The last output of each number is right as long as there
+    are no more than 2^22 outputs.
+    """
+    if factor is None:
+        if n is None or size is None or size % n:
+            return False
+        factor = size // n
+    if factor != int(factor):
+        return False
+    mantissa, exponent = math.frexp(1 / factor)
+    reciprocal = math.ldexp(round(math.ldexp(mantissa, 24)), exponent - 24)  # in float32
+    return factor * reciprocal >= 1 - 2**-25 and (factor <= 2 or n is None or n * factor <= 2**22)
