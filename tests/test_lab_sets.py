@@ -217,7 +217,7 @@ def test_no_border_enters_a_tile(warps: Augment) -> None:
         assert side == 114  # 80 times the square root of 2
     maps = matrices(warps, 0, 0, np.arange(300))
     assert warped(torch.ones(300, 1, side, side), maps, 80).min() > 1 - 1e-5
-    if warps.rotate:
+    if warps.turn:
         assert warped(torch.ones(300, 1, side // 2 + side // 4, side // 2 + side // 4), maps, 80).min() < 0.5
 
 

@@ -124,7 +124,7 @@ def test_networks_for_digits_are_invariant_and_the_search_sees_no_test_image() -
     for entry in study.entries:
         config = entry.config(0)
         assert config.loader == "mnist-rot-held"
-        assert config.augment.rotate == (0 if entry.label.endswith("-0degrees") else 360)
+        assert config.augment.turn == (0 if entry.label.endswith("-0degrees") else 360)
         qt.assert_equivariant(network.net_for(config, tuple("0123456789")).double().eval(), qt.C4, x)
     committed = records.load(RESULTS / "records", ["mnist-rot-choice"])
     assert "of the test" not in page("mnist-search", study, committed)
@@ -410,7 +410,7 @@ def test_settings_are_those_of_the_experiment_and_not_of_its_first_row() -> None
     few, search = (page(name, STUDIES[name], records.Records({}, {}, {})) for name in ("few-labels", "mnist-search"))
     assert STUDIES["few-labels"].entries[0].config(0).epochs == 160
     assert "- `plankton-small`, where the row does not say otherwise: 40 epochs," in few
-    assert STUDIES["mnist-search"].entries[0].config(0).augment.rotate == 0
+    assert STUDIES["mnist-search"].entries[0].config(0).augment.turn == 0
     assert "Warps of training images: rotate 360.0," in search
     assert "dropout 0.2" in few
     assert "dropout as the network has it" in search
@@ -530,12 +530,10 @@ def test_a_study_from_the_command_line(
     assert (tmp_path / "out/tiny.md").read_text() == text
     found = records.load(tmp_path / "out/records", ["synthetic"])
     kept = found.runs["synthetic", NAMES["pool-mean"], 0]
-    summary = run_directory.summary(tmp_path / f"gone/synthetic/{NAMES['pool-mean']}/seed0")
-    assert kept["test"] == summary["test"]
+    directory = records.directory_of(TINY_STUDY.labels[NAMES["pool-mean"]], 0, tmp_path / "gone")
+    assert kept["test"] == run_directory.summary(directory)["test"]
     assert kept["environment"]["processor"]
-    assert found.curves["synthetic", NAMES["pool-mean"], 0] == run_directory.records(
-        tmp_path / f"gone/synthetic/{NAMES['pool-mean']}/seed0"
-    )
+    assert found.curves["synthetic", NAMES["pool-mean"], 0] == run_directory.records(directory)
 
 
 def test_a_run_that_fails_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

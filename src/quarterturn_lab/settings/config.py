@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.settings.networks import Net
@@ -20,9 +20,11 @@ MOVED = {f"quarterturn_lab.{name}": "quarterturn_lab.models.mnist" for name in (
 class Augment(BaseModel):
     """Ranges of the random warps of training images; zero or one switches a part off."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True)
 
-    rotate: Annotated[float, Field(ge=0, le=360)] = 360.0  # degrees: uniform in [0, rotate)
+    turn: Annotated[  # degrees: uniform in [0, turn); files call it rotate
+        float, Field(ge=0, le=360, validation_alias=AliasChoices("turn", "rotate"), serialization_alias="rotate")
+    ] = 360.0
     shift: Annotated[float, Field(ge=0, le=0.5)] = 0.0  # of the side, both axes, uniform
     zoom: Annotated[float, Field(ge=1)] = 1.0  # log-uniform in [1/zoom, zoom]
     shear: Annotated[float, Field(ge=0, lt=80)] = 0.0  # degrees, uniform in [-shear, shear]
