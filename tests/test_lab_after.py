@@ -35,10 +35,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         data = getattr(labtools, labtools.TREES[name])(root / "data" / name)
         for row in ("baseline", "roll-all-quarter"):
             config = small(name, row, data, epochs=1)
-            training_run.run(config, run_directory.directory_of(config, root / "runs"))
+            training_run.run(config, directory(root, config.experiment, config.row))
     plankton = {"loader": "plankton", "data": str(class_folders(root / "data/plankton/train", count=15))}
     config = tiny("roll-all-quarter", experiment="plankton", epochs=1, train_size=None, **plankton)
-    training_run.run(config, run_directory.directory_of(config, root / "runs"))
+    training_run.run(config, directory(root, config.experiment, config.row))
     return root
 
 

@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,8 +25,13 @@ from quarterturn_lab.progress import Bars, clock
 from quarterturn_lab.report.table import lines_of, shown
 from quarterturn_lab.runs import environment, network, run_directory
 from quarterturn_lab.runs.loading import load
-from quarterturn_lab.settings.config import Config, difference, read
+from quarterturn_lab.runs.naming import LONGEST, directory_of
+from quarterturn_lab.settings.config import Config, checked, difference, read
+from quarterturn_lab.settings.experiments import settings_of
 from quarterturn_lab.settings.networks import ROWS
+from quarterturn_lab.studies import records
+from quarterturn_lab.studies.catalogue import STUDIES
+from quarterturn_lab.studies.definition import Entry
 from quarterturn_lab.training import loop, training_run
 from quarterturn_lab.training.sweep import sweep
 
@@ -387,7 +393,6 @@ def test_a_network_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     config = tiny(factory="own_nets:net")
     result = training_run.run(config, tmp_path / "run")
     assert result["parameters"] == 15 * 15 * 10 + 10
-    assert run_directory.directory_of(config, Path("runs")) == Path("runs/synthetic/own_nets.net/seed0")
     assert run_directory.opened(tmp_path / "run")[2][1].out_features == 10
     for name, message in {
         "own_nets": "write package",
@@ -472,15 +477,94 @@ def test_plain_lines_when_piped(capsys: pytest.CaptureFixture[str]) -> None:
     assert clock(61) == "1:01"
 
 
-def test_directories_say_what_differs() -> None:
-    def place(row: str, **options: object) -> str:
-        return str(run_directory.directory_of(tiny(row, **options), Path("r")))
+# --- where runs go ----------------------------------------------------------------------------------------------------
 
-    assert place("pool-mean") == "r/synthetic/pool-mean/seed0"
-    assert place("pool-mean", net={"group": "D4"}, seed=2) == "r/synthetic/pool-mean-D4/seed2"
-    assert place("baseline", rotate="filters") == "r/synthetic/baseline/seed0"  # there is nothing to rotate
-    assert place("pool-mean", rotate="filters") == "r/synthetic/pool-mean-filters/seed0"
-    assert all(place(row) == f"r/synthetic/{row}/seed0" for row in ROWS)
+
+def asked(name: str, row: str, seed: int = 0, **options: Any) -> Config:
+    return checked({**settings_of(name, row, **options), "seed": seed})
+
+
+def place(name: str, row: str, **options: Any) -> str:
+    return str(directory_of(asked(name, row, **options), Path("r")))
+
+
+def test_directories_say_what_differs() -> None:
+    assert place("synthetic", "pool-mean") == "r/synthetic/pool-mean/seed0"
+    assert place("synthetic", "pool-mean", group="D4", seed=2) == "r/synthetic/pool-mean-D4/seed2"
+    found = place("synthetic", "roll-all-quarter", rotate="filters", group="D4", epochs=80, dropout=0.5, turn=90.0)
+    assert found == "r/synthetic/roll-all-quarter-D4-filters-dropout0.5-turn90.0-epochs80/seed0"
+    assert place("plankton", "baseline", data="/any", device="cpu") == "r/plankton/baseline/seed0"  # the same run
+    assert place("synthetic", "baseline", factory="nets.own:net") == "r/synthetic/nets.own.net/seed0"
+    for row in ROWS:
+        assert place("synthetic", row) == f"r/synthetic/{row}/seed0"
+
+
+def test_other_settings_have_another_directory() -> None:
+    values: dict[str, list[Any]] = {
+        "epochs": [1, 11],
+        "lr": [1e-5, 0.1],
+        "drops": [(), (0.5,), (0.5, 0.25)],
+        "clip": [1.0],
+        "divide_batch": [True],
+        "skip_bad": [True],
+        "longest": [30, 31],
+        "precision": ["bf16", "fp16"],
+        "rotate": ["filters"],
+        "output": ["relu", "sigmoid"],
+        "relu_after": [True],
+        "border": ["reflection"],
+        "turn": [0.0, 90.0],
+        "stages": ["1-1-4", "1-2-3"],
+        "factory": ["a.b:net", "a:b", "odd name/net:f"],
+    }
+    single = [{name: value} for name, some in values.items() for value in some]
+    pairs = [{**a, **b} for a in single for b in single if a.keys() < {*a, *b}]
+    everything = {name: some[-1] for name, some in values.items()}
+    asked_for = {asked("synthetic", "pool-mean", **o).model_dump_json(): o for o in [{}, *single, *pairs, everything]}
+    places = [place("synthetic", "pool-mean", **options) for options in asked_for.values()]
+    assert len(set(places)) == len(places)
+    assert all(len(Path(found).parts) == 4 and len(Path(found).parts[2]) <= LONGEST for found in places)
+
+
+def test_a_study_and_a_command_share_a_run_where_they_ask_for_the_same() -> None:
+    options = {"epochs": 3, "dropout": 0.5, "train_size": 60}
+    entry = Entry("synthetic", "roll-all-quarter", 1, options)
+    of_study = records.directory_of(entry, 0, Path("r"))
+    by_hand = {**options, "rotate": "filters"}  # as a study has it
+    assert str(of_study) == place("synthetic", "roll-all-quarter", **by_hand)
+    assert asked("synthetic", "roll-all-quarter", **by_hand) == entry.config(0)
+    for other in ({"epochs": 4}, {"dropout": 0.2}, {"lr": 0.1}, {"rotate": "maps"}, {"side": 15}):
+        assert str(of_study) != place("synthetic", "roll-all-quarter", **{**by_hand, **other})
+    for study in STUDIES.values():
+        found = [(records.directory_of(entry, 0, Path("r")), entry.config(0).identity()) for entry in study.entries]
+        assert len({path for path, _ in found}) == len({str(identity) for _, identity in found})
+
+
+def test_tables_find_runs_by_their_settings_and_not_by_their_directories(tmp_path: Path) -> None:
+    def finished(where: str, config: Config, loss: float) -> None:
+        (tmp_path / where).mkdir(parents=True)
+        scores = {"cross_entropy": loss, "accuracy": 0.5}
+        about = {"experiment": config.experiment, "row": config.row, "seed": config.seed, "group": config.net.group}
+        about |= {"parameters": 1, "test": scores, "train": scores, "cpu_seconds": 1.0}
+        (tmp_path / where / "summary.json").write_text(json.dumps(about))
+        (tmp_path / where / "config.json").write_text(config.model_dump_json())
+
+    finished("synthetic/baseline/seed0", asked("synthetic", "baseline", epochs=2), 3.0)
+    finished("old/names/seed0", asked("synthetic", "pool-mean", epochs=2), 2.0)
+    finished("copy/of/seed0", asked("synthetic", "pool-mean", epochs=2), 9.0)
+    lines = lines_of(tmp_path, "synthetic")
+    assert [(line.label, len(line.seeds)) for line in lines] == [("baseline", 1), ("pool-mean", 1)]
+    assert lines[1].difference == ((-1.0, None) if lines[1].test[0] == 2.0 else (6.0, None))
+    finished("new/pool/seed1", asked("synthetic", "pool-mean", seed=1, epochs=2, group="D4"), 1.0)
+    finished("new/long/seed0", asked("synthetic", "pool-mean", epochs=4), 1.0)
+    finished("new/base/seed0", asked("synthetic", "baseline", epochs=4), 1.5)
+    gaps = {line.label: line.difference for line in lines_of(tmp_path, "synthetic")}
+    assert gaps["pool-mean-epochs4"] == (-0.5, None)  # against the baseline of four epochs
+    assert gaps["baseline-epochs4"] is None
+    assert gaps["pool-mean-D4-epochs2"] is None  # the baseline has no seed 1
+    assert set(gaps) == {f"{name}-epochs{n}" for name in ("baseline", "pool-mean") for n in (2, 4)} | {
+        "pool-mean-D4-epochs2"
+    }
 
 
 # --- metrics ----------------------------------------------------------------------------------------------------------

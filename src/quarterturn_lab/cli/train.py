@@ -21,6 +21,7 @@ from quarterturn_lab.progress import Bars, clock
 from quarterturn_lab.report import table as result_table
 from quarterturn_lab.report.html import report
 from quarterturn_lab.runs import run_directory
+from quarterturn_lab.runs.naming import directory_of
 from quarterturn_lab.settings.config import Config, checked
 from quarterturn_lab.settings.experiments import experiment_of, settings_of, split_name
 from quarterturn_lab.settings.networks import ROWS
@@ -43,7 +44,7 @@ def train_one(name: str, seed: int, factory: str | None, root: Path, options: di
     """Train one network and print its summary."""
     experiment, row = split_name(name)
     config = config_for(experiment, row, seed, options, factory)
-    directory = run_directory.directory_of(config, root)
+    directory = directory_of(config, root)
     if (directory / "checkpoint.pt").exists() and not (directory / "summary.json").exists():
         print(f"going on from the checkpoint in {directory}")
     with Bars() as bars:
@@ -74,7 +75,7 @@ def run_table(
         for row in chosen:
             own = {key: value for key, value in options.items() if key not in ("group", "rotate") or row not in plain}
             config = config_for(experiment, row, seed, own)
-            todo.append((config, run_directory.directory_of(config, root)))
+            todo.append((config, directory_of(config, root)))
     with Bars() as bars:
         sweep(todo, jobs or os.cpu_count() or 1, bars)
     _print_table(root, experiment)
@@ -90,7 +91,7 @@ def run_demo(root: Path, jobs: int | None) -> None:
     todo = []
     for row, options in DEMO.items():
         config = config_for("synthetic", row, 0, {"eval_points": 6, **options})
-        todo.append((config, root / "synthetic" / row / "seed0"))
+        todo.append((config, directory_of(config, root)))
     with Bars(interval=5.0) as bars:
         sweep(todo, jobs or os.cpu_count() or 1, bars)
     _print_table(root, "synthetic")

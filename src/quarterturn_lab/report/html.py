@@ -57,19 +57,17 @@ def report(root: Path, output: Path | None = None, data_folder: str | None = Non
 def section(root: Path, experiment: str, data_folder: str | None) -> Section:
     """The tables and figures of one experiment."""
     lines = table.lines_of(root, experiment)
-    paths = table.collect(root, experiment)
-    first = next(iter(paths.values()))[0]
+    groups = table.collect(root, experiment)
     made = Section(
         experiment,
         EXPERIMENTS[experiment].about,
         *_head_and_rows(lines),
         table.markdown(lines),
-        _facts(first),
+        _facts(groups[0].paths[0]),
     )
-    made.figures += _curves(paths)
-    chosen = _chosen(paths)
+    made.figures += _curves(groups)
     try:
-        opened = {label: run_directory.opened(path, data_folder) for label, path in chosen.items()}
+        opened = {label: run_directory.opened(path, data_folder) for label, path in _chosen(groups).items()}
     except (LabError, QuarterturnError) as error:
         made.missing = f"The figures that run the networks are missing, because the data could not be read: {error}"
         return made
@@ -100,28 +98,28 @@ def _facts(path: Path) -> list[tuple[str, str]]:
     ]
 
 
-def _chosen(paths: dict[str, list[Path]]) -> dict[str, Path]:
-    """The baseline and the first rows with pathways, each by its first seed."""
-    grouped = [label for label, found in paths.items() if run_directory.summary(found[0])["group"]]
-    labels = (["baseline"] if "baseline" in paths else []) + grouped
-    return {label: paths[label][0] for label in (labels or list(paths))[:SHOWN]}
+def _chosen(groups: list[table.Group]) -> dict[str, Path]:
+    """A baseline and the first rows with pathways, each by its first seed."""
+    baselines = [group for group in groups if group.is_baseline][:1]
+    with_pathways = [group for group in groups if run_directory.summary(group.paths[0])["group"]]
+    return {group.label: group.paths[0] for group in ([*baselines, *with_pathways] or groups)[:SHOWN]}
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
-def _curves(paths: dict[str, list[Path]]) -> list[Shown]:
+def _curves(groups: list[table.Group]) -> list[Shown]:
     figures = []
-    task = TASKS[run_directory.summary(next(iter(paths.values()))[0])["task"]]
+    task = TASKS[run_directory.summary(groups[0].paths[0])["task"]]
     scored = [(f"{part}_{task.score}", f"{name} {task.name}") for part, name in PARTS.items()]
     for key, title in (("train_loss", "training loss (warped images)"), *scored):
         series = {}
-        for label, found in paths.items():
-            records = [{r["epoch"]: r[key] for r in run_directory.records(path) if key in r} for path in found]
+        for group in groups:
+            records = [{r["epoch"]: r[key] for r in run_directory.records(path) if key in r} for path in group.paths]
             epochs = sorted(set.intersection(*(set(record) for record in records)))
             if epochs:
                 values = np.array([[record[epoch] for epoch in epochs] for record in records])
-                series[label] = (np.array(epochs, float), values.mean(0), values.min(0), values.max(0))
+                series[group.label] = (np.array(epochs, float), values.mean(0), values.min(0), values.max(0))
         if series:
             figures.append(
                 (title[0].upper() + title[1:], "Mean over seeds; the band is the range.", svg.curves(series, ""))

@@ -1,4 +1,4 @@
-"""Run directories: where a run goes, who holds it, and what is read from it afterwards.
+"""Run directories: who holds one, and what is read from it afterwards.
 
 config.json  environment.json  metrics.jsonl  checkpoint.pt  model.safetensors  model.json  summary.json
 """
@@ -20,19 +20,6 @@ from quarterturn_lab.runs import model_card
 from quarterturn_lab.runs.loading import load
 from quarterturn_lab.runs.network import net_for
 from quarterturn_lab.settings.config import Config, difference, read
-from quarterturn_lab.settings.networks import ROWS
-
-
-def directory_of(config: Config, root: Path) -> Path:
-    """Where a run goes: root/experiment/row, what differs from the row's own, seed."""
-    row = config.row
-    if config.net.group and config.net.group != ROWS[config.row].get("group"):
-        row += f"-{config.net.group}"
-    if config.net.group and config.rotate != "maps":
-        row += f"-{config.rotate}"
-    if config.factory:
-        row = config.factory.replace(":", ".")
-    return root / config.experiment / row / f"seed{config.seed}"
 
 
 def check_config(config: Config, directory: Path) -> None:
