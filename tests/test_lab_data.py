@@ -23,7 +23,9 @@ from quarterturn_lab.settings.config import Augment
 
 
 def settings(path: Path | None, side: int = 15, **options: object) -> Settings:
-    return Settings(None if path is None else str(path), side, options.pop("channels", 1), **options)
+    return Settings(
+        folder=None if path is None else str(path), side=side, channels=options.pop("channels", 1), **options
+    )
 
 
 # --- the embedded set -------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from cyclopts import App, Parameter
 
 from quarterturn_lab.cli.options import Options
 from quarterturn_lab.errors import LabError
+from quarterturn_lab.settings.config import MAX_PIXELS
 
 
 def _version() -> str:
@@ -328,7 +329,7 @@ def info(folder: Path) -> None:
 
 
 @data_app.command
-def verify(folder: Path, *, max_pixels: int = 64_000_000) -> None:
+def verify(folder: Path, *, max_pixels: int = MAX_PIXELS) -> None:
     """Decode every image and name those that cannot be used; ends with code 1 where there are any.
 
     Example: quarterturn data verify ../data/plankton

@@ -10,7 +10,6 @@ measures on the last 6,157.
 
 import csv
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +36,7 @@ def load(settings: Settings) -> Dataset:
     files = paired(folder / IMAGES, rows, folder / TABLE, settings.skip_bad)
     room = max(settings.side, settings.longest or settings.side)
     room -= (room - settings.side) % 2  # so that the network's square is in the very middle
-    read = squares("galaxies", files, replace(settings, side=room))
+    read = squares("galaxies", files, settings.model_copy(update={"side": room}))
     train, valid, test = split(len(read.names))
     return Dataset(
         read.array,

@@ -37,7 +37,7 @@ class Facts:
         return self.task in ("pixels", "instances")
 
     def written(self) -> str:
-        return json.dumps({"version": VERSION, **asdict(self)}, indent=1)
+        return json.dumps({"version": VERSION, **asdict(self), "settings": self.settings.model_dump()}, indent=1)
 
 
 def read(text: str, source: object) -> Facts:

@@ -5,6 +5,7 @@ from typing import Any
 
 from quarterturn_lab.errors import ConfigError, unknown
 from quarterturn_lab.settings.networks import BUILDINGS, GALAXIES, NUCLEI, PLANKTON, ROWS, Net, edited, restaged
+from quarterturn_lab.settings.options import NETWORK, WARPS
 
 POOLING = ("pool-mean", "pool-rms", "pool-max", "mean-relu", "rms-relu", "max-relu")
 CONTROLS = ("baseline-linear", "baseline-half-linear")
@@ -202,9 +203,6 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
 }
 
-NET_OPTIONS = ("side", "channels", "outputs", "dropout", "group", "pool_at", "relu_after", "output")
-AUGMENT_OPTIONS = ("turn", "shift", "zoom", "shear", "stretch", "flip", "colour", "border")
-
 
 def experiment_of(name: str) -> Experiment:
     """The experiment of that name; an unknown name raises with the nearest valid ones."""
@@ -228,9 +226,9 @@ def settings_of(name: str, row: str, **options: Any) -> dict[str, Any]:
     """All settings of a run, for `config.checked`: the experiment's, the row's, then the options that are not None."""
     experiment = experiment_of(name)
     given = {key: value for key, value in options.items() if value is not None}
-    changes = {key: given.pop(key) for key in NET_OPTIONS if key in given}
+    changes = {key: given.pop(key) for key in ("outputs", *NETWORK) if key in given}
     baseline = restaged(experiment.baseline, given.pop("stages")) if "stages" in given else experiment.baseline
-    warps = {key: given.pop(key) for key in AUGMENT_OPTIONS if key in given}
+    warps = {key: given.pop(key) for key in WARPS if key in given}
     if "group" in changes:
         from quarterturn.groups import named
 

@@ -9,7 +9,6 @@ import io
 import json
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +137,7 @@ def facts_of(config: Config, data: Data) -> model_card.Facts:
         task=data.task,
         experiment=config.experiment,
         classes=data.classes,
-        settings=replace(settings_of(config), folder=None),
+        settings=settings_of(config).model_copy(update={"folder": None}),
         scaling=scaling_of(data),
         bands=data.bands,
         margin=config.net.margin,
