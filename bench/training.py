@@ -32,7 +32,7 @@ from quarterturn_lab.data.dataset import Data, Dataset
 from quarterturn_lab.data.prepare import fetch
 from quarterturn_lab.models.build import build, initialise
 from quarterturn_lab.runs.loading import load
-from quarterturn_lab.runs.network import make_net
+from quarterturn_lab.runs.network import net_for
 from quarterturn_lab.settings.config import Config, checked
 from quarterturn_lab.settings.experiments import settings_of
 from quarterturn_lab.settings.networks import BUILDINGS, GALAXIES, PLANKTON, edited
@@ -123,7 +123,7 @@ def _rolled(net: nn.Module) -> list[RollConv]:
 def training(config: Config, data: Data, seconds: float) -> Row:
     """Train for a while; the first steps only warm up."""
     device = torch.device("cpu")
-    net = make_net(config, data)
+    net = net_for(config, data.classes)
     state = loop.new_state(config, net, device)
     images, start, waited, cpu = 0, 0.0, 0.0, 0.0
     for step in loop.train(config, net, data, state, device):

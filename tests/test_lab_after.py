@@ -18,10 +18,12 @@ from PIL import Image
 from quarterturn_lab.errors import DataError, RunError
 from quarterturn_lab.evaluation import score
 from quarterturn_lab.inference import predict
+from quarterturn_lab.inference.network import trained_runner
 from quarterturn_lab.models.layers import ANSWERS
 from quarterturn_lab.report import table
 from quarterturn_lab.report.html import report
 from quarterturn_lab.runs import model_card, run_directory
+from quarterturn_lab.runs.trained import card_of, load_with_data
 from quarterturn_lab.training import training_run
 
 CPU = torch.device("cpu")
@@ -68,7 +70,7 @@ def test_predictions_of_files_are_those_of_the_loader(
     assert "20 images -> " in text
     assert "predicting: 100%" in text
     assert rows_of(out)[0] == ["image", *ANSWERS]
-    config, data, net = run_directory.opened(run)
+    config, data, net = load_with_data(run)
     assert [row[0] for row in rows_of(out)[1:]] == [f"{name}.jpg" for name in data.names]
     expected = score.predict(config, net, data, np.arange(20), CPU)
     assert np.abs(values_of(out) - expected).max() < 1e-6
@@ -85,7 +87,7 @@ def test_turned_files_have_the_same_answers_and_turned_masks(trained: Path, tmp_
         pixels = rng.integers(0, 255, (*size, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(tmp_path / "a.png")
         Image.fromarray(np.rot90(pixels, -1)).save(tmp_path / "b.png")
-        run, known = predict_with(directory(trained, name))
+        run, known = trained_runner(directory(trained, name), "cpu")
         files = [("a.png", tmp_path / "a.png"), ("b.png", tmp_path / "b.png")]
         if name == "galaxies":
             first, second = predict.vectors(run, known, files, 2, False, lambda *_: None)
@@ -94,12 +96,6 @@ def test_turned_files_have_the_same_answers_and_turned_masks(trained: Path, tmp_
             first, second = (predict.mask(run, known, path, False) for _, path in files)
             assert first.shape == size
             assert np.abs(np.rot90(first, -1) - second).max() < 1e-5
-
-
-def predict_with(run: Path) -> tuple[predict.Run, model_card.Facts]:
-    from quarterturn_lab.cli.predict import _network
-
-    return _network(run, "cpu")
 
 
 def test_masks_are_pictures_of_the_images_sizes(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -233,7 +229,7 @@ def test_models_of_numbers_name_other_channels(tmp_path: Path) -> None:
     config = tiny("roll-all-quarter", loader="folder", data=str(tmp_path / "data"), floats=True, experiment="folder",
                   net={"channels": 5}, epochs=1, train_size=None)  # fmt: skip
     training_run.run(config, tmp_path / "run")
-    run, known = predict_with(tmp_path / "run")
+    run, known = trained_runner(tmp_path / "run", "cpu")
     good = [("0.tif", tmp_path / "data/a/0.tif")]
     assert predict.vectors(run, known, good, 1, False, lambda *_: None).sum() == pytest.approx(1)
     Image.new("RGB", (16, 16)).save(tmp_path / "photo.png")
@@ -246,14 +242,14 @@ def test_models_of_numbers_name_other_channels(tmp_path: Path) -> None:
 
 def test_facts_are_written_and_read(trained: Path, tmp_path: Path) -> None:
     run = directory(trained, "buildings")
-    known = run_directory.known(run)
+    known = card_of(run)
     assert (known.task, known.margin, known.shrinks, known.is_dense) == ("pixels", 6, False, True)
-    assert model_card.read(known.written(), "x") == known
+    assert model_card.read(known.to_json(), "x") == known
     with pytest.raises(RunError, match="model.json was not written by this version"):
-        model_card.read(known.written().replace('"version": 1', '"version": 0'), "model.json")
+        model_card.read(known.to_json().replace('"version": 1', '"version": 0'), "model.json")
     with pytest.raises(RunError, match="was not written by this version"):
         model_card.read("{}", "model.json")
-    galaxies = run_directory.known(directory(trained, "galaxies"))
+    galaxies = card_of(directory(trained, "galaxies"))
     assert (galaxies.classes, galaxies.bands, galaxies.settings.side) == (ANSWERS, (3,), 16)
     assert galaxies.settings.folder is None
 
@@ -336,8 +332,8 @@ def test_an_onnx_file_says_what_the_network_says(
     assert f"net.onnx: takes {sizes}; compared with the network in onnxruntime" in text
     assert [path.name for path in file.parent.iterdir()] == ["net.onnx"]  # and nothing beside it
     session, known = predict.onnx_runner(file)
-    assert known == run_directory.known(run)
-    network, _ = predict_with(run)
+    assert known == card_of(run)
+    network, _ = trained_runner(run, "cpu")
     rng = np.random.default_rng(0)
     for size in ((30, 30), (33, 54), (61, 40)):
         path = tmp_path / "a.png"

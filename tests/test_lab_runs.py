@@ -26,8 +26,9 @@ from quarterturn_lab.report.table import lines_of, shown
 from quarterturn_lab.runs import environment, network, run_directory
 from quarterturn_lab.runs.loading import load
 from quarterturn_lab.runs.naming import LONGEST, directory_of
-from quarterturn_lab.settings.config import Config, checked, difference, read
-from quarterturn_lab.settings.experiments import settings_of
+from quarterturn_lab.runs.trained import load_with_data
+from quarterturn_lab.settings.config import Config, difference, read
+from quarterturn_lab.settings.experiments import config_for
 from quarterturn_lab.settings.networks import ROWS
 from quarterturn_lab.studies import records
 from quarterturn_lab.studies.catalogue import STUDIES
@@ -112,7 +113,7 @@ def test_a_run_directory_has_everything(tmp_path: Path) -> None:
     assert {"cross_entropy", "kaggle", "accuracy"} <= set(result["train"])
     assert [record["epoch"] for record in run_directory.records(tmp_path)] == [1, 2, 3]
     assert [("test_cross_entropy" in record) for record in run_directory.records(tmp_path)] == [False, True, True]
-    opened, data, net = run_directory.opened(tmp_path)
+    opened, data, net = load_with_data(tmp_path)
     assert opened == config
     again = evaluate(config, net, data, data.test, torch.device("cpu"))
     assert again["cross_entropy"] == pytest.approx(result["test"]["cross_entropy"], abs=1e-9)
@@ -375,7 +376,7 @@ def test_tensorboard_is_an_extra(tmp_path: Path) -> None:
 def test_unusable_devices_are_refused(tmp_path: Path) -> None:
     for device in ("cuda:7", "warp-drive"):
         with pytest.raises(RunError, match=f"device '{device}' cannot be used"):
-            loop.pick_device(device)
+            environment.pick_device(device)
 
 
 # --- networks of one's own --------------------------------------------------------------------------------------------
@@ -393,7 +394,7 @@ def test_a_network_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     config = tiny(factory="own_nets:net")
     result = training_run.run(config, tmp_path / "run")
     assert result["parameters"] == 15 * 15 * 10 + 10
-    assert run_directory.opened(tmp_path / "run")[2][1].out_features == 10
+    assert load_with_data(tmp_path / "run")[2][1].out_features == 10
     for name, message in {
         "own_nets": "write package",
         "no_such:net": "cannot import",
@@ -480,12 +481,8 @@ def test_plain_lines_when_piped(capsys: pytest.CaptureFixture[str]) -> None:
 # --- where runs go ----------------------------------------------------------------------------------------------------
 
 
-def asked(name: str, row: str, seed: int = 0, **options: Any) -> Config:
-    return checked({**settings_of(name, row, **options), "seed": seed})
-
-
 def place(name: str, row: str, **options: Any) -> str:
-    return str(directory_of(asked(name, row, **options), Path("r")))
+    return str(directory_of(config_for(name, row, **options), Path("r")))
 
 
 def test_directories_say_what_differs() -> None:
@@ -520,7 +517,9 @@ def test_other_settings_have_another_directory() -> None:
     single = [{name: value} for name, some in values.items() for value in some]
     pairs = [{**a, **b} for a in single for b in single if a.keys() < {*a, *b}]
     everything = {name: some[-1] for name, some in values.items()}
-    asked_for = {asked("synthetic", "pool-mean", **o).model_dump_json(): o for o in [{}, *single, *pairs, everything]}
+    asked_for = {
+        config_for("synthetic", "pool-mean", **o).model_dump_json(): o for o in [{}, *single, *pairs, everything]
+    }
     places = [place("synthetic", "pool-mean", **options) for options in asked_for.values()]
     assert len(set(places)) == len(places)
     assert all(len(Path(found).parts) == 4 and len(Path(found).parts[2]) <= LONGEST for found in places)
@@ -532,7 +531,7 @@ def test_a_study_and_a_command_share_a_run_where_they_ask_for_the_same() -> None
     of_study = records.directory_of(entry, 0, Path("r"))
     by_hand = {**options, "rotate": "filters"}  # as a study has it
     assert str(of_study) == place("synthetic", "roll-all-quarter", **by_hand)
-    assert asked("synthetic", "roll-all-quarter", **by_hand) == entry.config(0)
+    assert config_for("synthetic", "roll-all-quarter", **by_hand) == entry.config(0)
     for other in ({"epochs": 4}, {"dropout": 0.2}, {"lr": 0.1}, {"rotate": "maps"}, {"side": 15}):
         assert str(of_study) != place("synthetic", "roll-all-quarter", **{**by_hand, **other})
     for study in STUDIES.values():
@@ -549,15 +548,15 @@ def test_tables_find_runs_by_their_settings_and_not_by_their_directories(tmp_pat
         (tmp_path / where / "summary.json").write_text(json.dumps(about))
         (tmp_path / where / "config.json").write_text(config.model_dump_json())
 
-    finished("synthetic/baseline/seed0", asked("synthetic", "baseline", epochs=2), 3.0)
-    finished("old/names/seed0", asked("synthetic", "pool-mean", epochs=2), 2.0)
-    finished("copy/of/seed0", asked("synthetic", "pool-mean", epochs=2), 9.0)
+    finished("synthetic/baseline/seed0", config_for("synthetic", "baseline", epochs=2), 3.0)
+    finished("old/names/seed0", config_for("synthetic", "pool-mean", epochs=2), 2.0)
+    finished("copy/of/seed0", config_for("synthetic", "pool-mean", epochs=2), 9.0)
     lines = lines_of(tmp_path, "synthetic")
     assert [(line.label, len(line.seeds)) for line in lines] == [("baseline", 1), ("pool-mean", 1)]
     assert lines[1].difference == ((-1.0, None) if lines[1].test[0] == 2.0 else (6.0, None))
-    finished("new/pool/seed1", asked("synthetic", "pool-mean", seed=1, epochs=2, group="D4"), 1.0)
-    finished("new/long/seed0", asked("synthetic", "pool-mean", epochs=4), 1.0)
-    finished("new/base/seed0", asked("synthetic", "baseline", epochs=4), 1.5)
+    finished("new/pool/seed1", config_for("synthetic", "pool-mean", seed=1, epochs=2, group="D4"), 1.0)
+    finished("new/long/seed0", config_for("synthetic", "pool-mean", epochs=4), 1.0)
+    finished("new/base/seed0", config_for("synthetic", "baseline", epochs=4), 1.5)
     gaps = {line.label: line.difference for line in lines_of(tmp_path, "synthetic")}
     assert gaps["pool-mean-epochs4"] == (-0.5, None)  # against the baseline of four epochs
     assert gaps["baseline-epochs4"] is None

@@ -12,7 +12,7 @@ from labtools import DATA, aerial_tree, class_folders, galaxy_tree, nuclei_tree
 from PIL import Image
 
 from quarterturn_lab.data import aerial, folders, galaxies, images, nuclei
-from quarterturn_lab.data.augment import COLOUR, colours, room, uniforms
+from quarterturn_lab.data.augment import COLOUR, colours, source_side, uniforms
 from quarterturn_lab.data.dataset import Dataset, Ragged, Scenes, Settings, subset
 from quarterturn_lab.data.scaling import scaling_of
 from quarterturn_lab.errors import DataError
@@ -167,7 +167,7 @@ def test_real_galaxies(tmp_path: Path) -> None:
     assert (tree - torch.from_numpy(data.labels)).abs().max() < 0.05  # the votes obey the tree themselves
 
 
-# --- colours, room ----------------------------------------------------------------------------------------------------
+# --- colours, tiles ---------------------------------------------------------------------------------------------------
 
 
 def test_colours_move_along_the_principal_component() -> None:
@@ -211,7 +211,7 @@ def test_no_border_enters_a_tile(warps: Augment) -> None:
     """White images on a black border stay white when there is the room that is asked for, and the corner is needed."""
     from quarterturn_lab.data.augment import matrices, warped
 
-    side = room(warps, 80)
+    side = source_side(warps, 80)
     assert (side - 80) % 2 == 0
     if warps == Augment():
         assert side == 114  # 80 times the square root of 2
@@ -311,7 +311,7 @@ def test_images_and_masks_turn_together(tmp_path: Path) -> None:
 def test_tiles_come_from_all_over_the_image(tmp_path: Path) -> None:
     config = checked(settings_of("buildings", "baseline", data=str(aerial_tree(tmp_path, side=200)), tiles=400))
     data = load(config)
-    size = room(config.augment, 80)
+    size = source_side(config.augment, 80)
     flat = np.arange(200 * 200, dtype=np.int64).reshape(1, 200, 200)
     numbered = replace(data, images=Ragged(flat.ravel(), [flat.shape]), labels=Ragged(flat[0].ravel(), [(200, 200)]))
     pixels, _ = batches.tiles(config, numbered, 0, np.arange(400))

@@ -65,7 +65,7 @@ def warped(
     return F.grid_sample(images, grid, mode=mode, padding_mode=border, align_corners=False)
 
 
-def room(warps: Augment, side: int) -> int:
+def source_side(warps: Augment, side: int) -> int:
     """The side of the square from which any of the warps can fill one of the given side without looking outside."""
     corner = 2**0.5 if warps.turn or warps.shear else 1.0
     reach = corner * warps.zoom * warps.stretch * (1 + np.tan(np.deg2rad(warps.shear))) + 2 * warps.shift

@@ -14,7 +14,7 @@ from quarterturn_lab.seeds import key
 from quarterturn_lab.settings.config import ImageSettings
 
 Indices = NDArray[np.int64]
-NOBODY: Indices = np.zeros(0, dtype=np.int64)
+NO_IMAGES: Indices = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Dataset:
     test: Indices
     fingerprint: str  # of the contents and the settings
     bad: tuple[str, ...] = ()  # images that could not be used and were skipped
-    valid: Indices = field(default_factory=lambda: NOBODY)
+    valid: Indices = field(default_factory=lambda: NO_IMAGES)
     task: str = "classes"
     bands: tuple[int, ...] = ()  # the numbers of channels that the files had, equal ones counted once
 
@@ -65,7 +65,7 @@ class Scenes:
     test: Indices
     fingerprint: str
     bad: tuple[str, ...] = ()
-    valid: Indices = field(default_factory=lambda: NOBODY)
+    valid: Indices = field(default_factory=lambda: NO_IMAGES)
     task: str = "pixels"
     bands: tuple[int, ...] = ()
 

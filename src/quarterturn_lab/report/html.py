@@ -14,7 +14,7 @@ from quarterturn_lab.files import write_atomically
 from quarterturn_lab.report import svg, table
 from quarterturn_lab.report.figures import Shown, figures_of
 from quarterturn_lab.runs import run_directory
-from quarterturn_lab.settings.config import read
+from quarterturn_lab.runs.trained import load_with_data
 from quarterturn_lab.settings.experiments import EXPERIMENTS
 
 PARTS = {"valid": "validation", "test": "test"}  # the one that a run scores on its way
@@ -67,11 +67,11 @@ def section(root: Path, experiment: str, data_folder: str | None) -> Section:
     )
     made.figures += _curves(groups)
     try:
-        opened = {label: run_directory.opened(path, data_folder) for label, path in _chosen(groups).items()}
+        loaded = {label: load_with_data(path, data_folder) for label, path in _chosen(groups).items()}
     except (LabError, QuarterturnError) as error:
         made.missing = f"The figures that run the networks are missing, because the data could not be read: {error}"
         return made
-    made.figures += figures_of(opened)
+    made.figures += figures_of(loaded)
     return made
 
 
@@ -81,7 +81,7 @@ def _head_and_rows(lines: list[table.Line]) -> tuple[tuple[str, ...], list[tuple
 
 
 def _facts(path: Path) -> list[tuple[str, str]]:
-    summary, config = run_directory.summary(path), read((path / "config.json").read_text())
+    summary, config = run_directory.summary(path), run_directory.config_of(path)
     seen = f"each seen {config.epochs} times"
     if summary["presentations"] != summary["train_images"] * config.epochs:
         seen = f"{config.tiles} tiles of each in each of {config.epochs} epochs"

@@ -12,8 +12,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from quarterturn_lab.settings.config import FREE, Config, checked
-from quarterturn_lab.settings.experiments import settings_of
+from quarterturn_lab.settings.config import FREE, Config
+from quarterturn_lab.settings.experiments import config_for
 
 LONGEST = 120  # characters of a name; a longer one is cut, and ends with a hash of all that differs
 NETWORK = ("factory", "group", "rotate")  # these say which network it is: they stand first, without their names
@@ -61,7 +61,7 @@ def _word(name: str, value: Any) -> str:
 
 @functools.cache
 def _own_settings(experiment: str, row: str) -> dict[str, Any]:
-    return _flat(checked(settings_of(experiment, row)))
+    return _flat(config_for(experiment, row))
 
 
 def _flat(config: Config) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quarterturn_lab.errors import ConfigError, unknown
+from quarterturn_lab.settings.config import Config, checked
 from quarterturn_lab.settings.networks import BUILDINGS, GALAXIES, NUCLEI, PLANKTON, ROWS, Net, edited, restaged
 from quarterturn_lab.settings.options import NETWORK, WARPS
 
@@ -244,3 +245,8 @@ def settings_of(name: str, row: str, **options: Any) -> dict[str, Any]:
         "net": edited(baseline, row, **changes),
         **settings,
     }
+
+
+def config_for(name: str, row: str, seed: int = 0, factory: str | None = None, **options: Any) -> Config:
+    """The checked settings of a run of a row."""
+    return checked({**settings_of(name, row, **options), "seed": seed, "factory": factory})
