@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from export import session
-from harness import medians, newest, start_again_with_a_warm_allocator, write
+from harness import latest, medians, parser_for, start_again_with_a_warm_allocator, write
 from matplotlib import pyplot as plt
 from modes import step
 from torch import Tensor, nn
@@ -225,7 +225,7 @@ def costs(name: str, repeats: int, only: list[str]) -> list[dict[str, object]]:
 
 def draw() -> None:
     """Bars of steps and inference, a panel for each set; the plain networks are the line at 1."""
-    with newest("costs").open() as file:
+    with latest("costs").open() as file:
         rows = list(csv.DictReader(file))
     plain = {contender.label for members in SETS.values() for contender in members if contender.is_plain}
     rows = [row for row in rows if row["network"] not in plain]
@@ -254,7 +254,7 @@ def draw() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_for(__doc__)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--draw", action="store_true")

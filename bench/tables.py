@@ -9,14 +9,14 @@ import csv
 import re
 from pathlib import Path
 
-from harness import newest
+from harness import latest
 
 PAGES = [Path(__file__).parents[1] / "docs" / name for name in ("speed.md", "convert.md", "results/costs.md")]
 
 
 def table(name: str) -> str:
-    """The newest result of that name as a Markdown table, with its machine and torch version in front."""
-    path = newest(name)
+    """The latest result of that name as a Markdown table, with its machine and torch version in front."""
+    path = latest(name)
     with path.open() as file:
         rows = list(csv.reader(file))
     lines = [" | ".join(row) for row in [rows[0], ["---"] * len(rows[0]), *rows[1:]]]

@@ -13,14 +13,13 @@ plankton's folder; without it the embedded set is drawn at 95 x 95 instead. "wai
 the training thread had no batch to work on.
 """
 
-import argparse
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import torch
-from harness import medians, start_again_with_a_warm_allocator, write
+from harness import medians, parser_for, start_again_with_a_warm_allocator, write
 from modes import saved_bytes
 from modes import step as step_of
 from torch import nn
@@ -189,7 +188,7 @@ def help_seconds() -> Row:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_for(__doc__)
     parser.add_argument("--data")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=10.0)

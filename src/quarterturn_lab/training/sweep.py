@@ -15,12 +15,10 @@ from quarterturn_lab.errors import RunError
 from quarterturn_lab.progress import Bars
 from quarterturn_lab.runs.run_directory import check_config
 from quarterturn_lab.settings.config import Config
+from quarterturn_lab.training.worker import ALLOCATOR
 
 Job = tuple[Config, Path]
 FAILED = "failed.txt"  # why a run failed, until it is tried again
-
-# glibc gives large blocks back after each use and pays page faults for them at the next; with these it keeps them.
-ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_": "8000000000"}
 
 
 @dataclass
