@@ -30,7 +30,7 @@ from quarterturn_lab.studies.page import as_csv, page
 from quarterturn_lab.studies.plot import picture
 from quarterturn_lab.training import loop, training_run
 
-RESULTS = Path(__file__).parent.parent / "docs" / "results"
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 SMALL = STUDIES["small-set"]
 
 

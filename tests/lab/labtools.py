@@ -17,7 +17,7 @@ from quarterturn_lab.settings.networks import BUILDINGS, Net, edited
 
 torch.set_num_threads(1)  # small networks: more threads only wait for each other
 
-DATA = Path(__file__).parent.parent.parent / "shared" / "data"
+DATA = Path(__file__).parents[3] / "shared" / "data"
 TINY = Net(channels=1, side=15, stages=((8, 8), (8, 8)), hidden=(16, 16), outputs=10, dropout=0.2)
 TINY_MAPS = replace(BUILDINGS, channels=2, side=14, stages=((8, 8, 8),), hidden=(16,))
 
