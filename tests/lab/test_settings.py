@@ -56,7 +56,7 @@ def test_what_is_not_given_is_left_to_the_experiment() -> None:
 def test_a_loader_gets_the_settings_of_its_run() -> None:
     values = {"longest": 20, "floats": True, "skip_bad": True, "max_pixels": 99}
     config = checked({**settings_of("folder", "baseline", side=15, data="somewhere"), **values})
-    found = loading.settings_of(config).model_dump()
+    found = loading.loader_settings(config).model_dump()
     assert found == {**values, "invert": False, "folder": "somewhere", "side": 15, "channels": 3}
 
 

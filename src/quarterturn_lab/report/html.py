@@ -57,17 +57,17 @@ def report(root: Path, output: Path | None = None, data_folder: str | None = Non
 def section(root: Path, experiment: str, data_folder: str | None) -> Section:
     """The tables and figures of one experiment."""
     lines = table.lines_of(root, experiment)
-    groups = table.collect(root, experiment)
+    sets = table.collect(root, experiment)
     made = Section(
         experiment,
         EXPERIMENTS[experiment].about,
         *_head_and_rows(lines),
         table.markdown(lines),
-        _facts(groups[0].paths[0]),
+        _facts(sets[0].paths[0]),
     )
-    made.figures += _curves(groups)
+    made.figures += _curves(sets)
     try:
-        loaded = {label: load_with_data(path, data_folder) for label, path in _chosen(groups).items()}
+        loaded = {label: load_with_data(path, data_folder) for label, path in _chosen(sets).items()}
     except (LabError, QuarterturnError) as error:
         made.missing = f"The figures that run the networks are missing, because the data could not be read: {error}"
         return made
@@ -98,28 +98,28 @@ def _facts(path: Path) -> list[tuple[str, str]]:
     ]
 
 
-def _chosen(groups: list[table.Group]) -> dict[str, Path]:
+def _chosen(sets: list[table.RunSet]) -> dict[str, Path]:
     """A baseline and the first rows with pathways, each by its first seed."""
-    baselines = [group for group in groups if group.is_baseline][:1]
-    with_pathways = [group for group in groups if run_directory.summary(group.paths[0])["group"]]
-    return {group.label: group.paths[0] for group in ([*baselines, *with_pathways] or groups)[:SHOWN]}
+    baselines = [each for each in sets if each.is_baseline][:1]
+    with_pathways = [each for each in sets if run_directory.summary(each.paths[0])["group"]]
+    return {each.label: each.paths[0] for each in ([*baselines, *with_pathways] or sets)[:SHOWN]}
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
-def _curves(groups: list[table.Group]) -> list[Shown]:
+def _curves(sets: list[table.RunSet]) -> list[Shown]:
     figures = []
-    task = TASKS[run_directory.summary(groups[0].paths[0])["task"]]
+    task = TASKS[run_directory.summary(sets[0].paths[0])["task"]]
     scored = [(f"{part}_{task.score}", f"{name} {task.name}") for part, name in PARTS.items()]
     for key, title in (("train_loss", "training loss (warped images)"), *scored):
         series = {}
-        for group in groups:
-            records = [{r["epoch"]: r[key] for r in run_directory.records(path) if key in r} for path in group.paths]
+        for each in sets:
+            records = [{r["epoch"]: r[key] for r in run_directory.records(path) if key in r} for path in each.paths]
             epochs = sorted(set.intersection(*(set(record) for record in records)))
             if epochs:
                 values = np.array([[record[epoch] for epoch in epochs] for record in records])
-                series[group.label] = (np.array(epochs, float), values.mean(0), values.min(0), values.max(0))
+                series[each.label] = (np.array(epochs, float), values.mean(0), values.min(0), values.max(0))
         if series:
             figures.append(
                 (title[0].upper() + title[1:], "Mean over seeds; the band is the range.", svg.curves(series, ""))

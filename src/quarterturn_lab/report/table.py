@@ -37,12 +37,12 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Group:
+class RunSet:
     """Finished runs that differ in their seed alone."""
 
     row: str
     differing: dict[str, Any]  # settings that are not the row's own
-    label: str  # the row, and those of these settings that not all groups of the table share
+    label: str  # the row, and those of these settings that not all sets of the table share
     paths: tuple[Path, ...]  # by seed
 
     @property
@@ -55,7 +55,7 @@ class Group:
         return self.row == "baseline" and self.training == self.differing
 
 
-def collect(root: Path, experiment: str) -> list[Group]:
+def collect(root: Path, experiment: str) -> list[RunSet]:
     """The finished runs of an experiment below a directory, whatever their directories are called, by their settings.
 
     In the order of the rows' list. Of two directories that hold the same run one is taken.
@@ -68,16 +68,16 @@ def collect(root: Path, experiment: str) -> list[Group]:
             key = json.dumps([config.row, differing])
             found.setdefault(key, (config.row, differing, {}))[2].setdefault(config.seed, path)
     shared = _shared([differing for _, differing, _ in found.values()])
-    groups = []
+    sets = []
     for row, differing, paths in found.values():
         own = {name: value for name, value in differing.items() if name not in shared}
-        groups.append(Group(row, differing, naming.label(row, own), tuple(paths[seed] for seed in sorted(paths))))
+        sets.append(RunSet(row, differing, naming.label(row, own), tuple(paths[seed] for seed in sorted(paths))))
     order = list(dict.fromkeys((*EXPERIMENTS[experiment].rows, *ROWS)))
-    return sorted(groups, key=lambda group: (order.index(group.row), group.label))
+    return sorted(sets, key=lambda each: (order.index(each.row), each.label))
 
 
 def _shared(all_differing: list[dict[str, Any]]) -> set[str]:
-    """The settings that differ from the rows' own, and alike in all groups: a table need not repeat them."""
+    """The settings that differ from the rows' own, and alike in all sets: a table need not repeat them."""
     first = all_differing[0] if all_differing else {}
     return {
         name
@@ -88,13 +88,13 @@ def _shared(all_differing: list[dict[str, Any]]) -> set[str]:
 
 def lines_of(root: Path, experiment: str) -> list[Line]:
     """The table, with paired comparisons against the baseline that was trained alike, where both have a seed."""
-    groups = collect(root, experiment)
-    summaries = {group.label: [run_directory.summary(path) for path in group.paths] for group in groups}
+    sets = collect(root, experiment)
+    summaries = {each.label: [run_directory.summary(path) for path in each.paths] for each in sets}
     lines = []
-    for group in groups:
-        alike = [g for g in groups if g.is_baseline and g.training == group.training and g is not group]
+    for each in sets:
+        alike = [s for s in sets if s.is_baseline and s.training == each.training and s is not each]
         baseline = summaries[alike[0].label] if alike else []
-        lines.append(_line(group.label, summaries[group.label], baseline, experiment))
+        lines.append(_line(each.label, summaries[each.label], baseline, experiment))
     return lines
 
 

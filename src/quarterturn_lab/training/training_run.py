@@ -16,7 +16,7 @@ from quarterturn_lab.errors import RunError
 from quarterturn_lab.evaluation.score import evaluate
 from quarterturn_lab.files import no_space, write_atomically
 from quarterturn_lab.runs import environment
-from quarterturn_lab.runs.loading import load, settings_of
+from quarterturn_lab.runs.loading import load, loader_settings
 from quarterturn_lab.runs.model_card import ModelCard
 from quarterturn_lab.runs.network import net_for
 from quarterturn_lab.runs.run_directory import check_config, locked, summary
@@ -109,7 +109,7 @@ def _finish(
         "data": data.fingerprint,
     }
     write_atomically(directory / "model.safetensors", save({k: v.contiguous() for k, v in net.state_dict().items()}))
-    write_atomically(directory / "model.json", card_of(config, data).to_json())
+    write_atomically(directory / "model.json", _model_card(config, data).to_json())
     write_atomically(directory / "summary.json", json.dumps(result, indent=1))
     return result
 
@@ -123,13 +123,13 @@ def _scores(
     return found
 
 
-def card_of(config: Config, data: Data) -> ModelCard:
+def _model_card(config: Config, data: Data) -> ModelCard:
     """The model card of a run."""
     return ModelCard(
         task=data.task,
         experiment=config.experiment,
         classes=data.classes,
-        settings=settings_of(config).model_copy(update={"folder": None}),
+        settings=loader_settings(config).model_copy(update={"folder": None}),
         scaling=scaling_of(data),
         bands=data.bands,
         margin=config.net.margin,
