@@ -8,12 +8,11 @@ float32. Where the processor multiplies in bf16, "fourier-bf16" is measured too,
 thread, CPU time.
 """
 
-import argparse
 import time
 
 import torch
 from conv import FORMS, SIZES, forward, forward_and_backward
-from harness import medians, start_again_with_a_warm_allocator, write
+from harness import medians, run
 from torch import nn
 
 import quarterturn as qt
@@ -24,6 +23,7 @@ ALL_FORMS = (*FORMS, *PAIRS)
 
 
 def measure(repeats: int) -> list[dict[str, object]]:
+    print(qt.kernels())
     rows: list[dict[str, object]] = []
     for width, side, batch, kernel in SIZES["table"]:
         x = torch.randn(batch, width, side, side).contiguous(memory_format=torch.channels_last)
@@ -58,15 +58,5 @@ def measure(repeats: int) -> list[dict[str, object]]:
     return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    print(qt.kernels())
-    write("bf16", measure(options.repeats))
-
-
 if __name__ == "__main__":
-    start_again_with_a_warm_allocator()
-    main()
+    run("bf16", __doc__, measure, repeats=5)

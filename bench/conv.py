@@ -8,14 +8,13 @@ backward makes the gradients to input, weight and bias. `times escnn`, against e
 of "table" where escnn is installed, which nothing needs.
 """
 
-import argparse
 import importlib
 import importlib.util
 import time
 from collections.abc import Callable
 
 import torch
-from harness import medians, start_again_with_a_warm_allocator, write
+from harness import medians, parser_for, start_again_with_a_warm_allocator, write
 from torch import nn
 
 import quarterturn as qt
@@ -116,7 +115,7 @@ def measure(name: str, repeats: int) -> list[dict[str, object]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_for(__doc__)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness import RESULTS, write
+from harness import latest, write
 from torch import Tensor, nn
 
 import quarterturn as qt
@@ -151,8 +151,8 @@ def summed_up(make: Callable[[], nn.Module]) -> list[dict[str, object]]:
 
 def before(name: str) -> list[dict[str, object]]:
     """The rows that were measured before."""
-    files = sorted(RESULTS.glob(f"{name}-*.csv"))
-    return list(csv.DictReader(files[-1].open())) if files else []
+    with latest(name).open() as file:
+        return list(csv.DictReader(file))
 
 
 def main() -> None:

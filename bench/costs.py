@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from costs_summary import cheapest
 from export import session
-from harness import medians, start_again_with_a_warm_allocator, write
+from harness import medians, parser_for, start_again_with_a_warm_allocator, write
 from matplotlib import pyplot as plt
 from modes import step
 from torch import Tensor, nn
@@ -247,7 +247,7 @@ def draw() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_for(__doc__)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--draw", action="store_true")

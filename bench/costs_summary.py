@@ -2,7 +2,7 @@
 
 import csv
 
-from harness import markdown, newest
+from harness import latest, markdown
 
 from quarterturn_lab.studies.definition import Entry
 from quarterturn_lab.studies.names import network_name
@@ -22,12 +22,12 @@ WAYS = {"maps": "torch, maps turned", "filters": "torch, filters turned", "kerne
 def table() -> str:
     """The rows as a Markdown table, with the record's name in front."""
     head = ["network", "images", "training step", "inference", "onnxruntime", "trained by"]
-    return f"`bench/results/{newest('costs').name}`:\n\n{markdown([head, *cheapest()])}"
+    return f"`bench/results/{latest('costs').name}`:\n\n{markdown([head, *cheapest()])}"
 
 
 def cheapest() -> list[list[str]]:
     """The cheapest network first."""
-    with newest("costs").open() as file:
+    with latest("costs").open() as file:
         rows = sorted(csv.DictReader(file), key=lambda row: float(row["step"]))
     best: dict[tuple[str, str], list[str]] = {}
     for row in rows:

@@ -6,12 +6,11 @@ The columns say how many times as fast as `via="linear"` the layer is with `via=
 as RollConv through torch's convolution. `rows` are examples, or positions. One thread, CPU time.
 """
 
-import argparse
 import time
 
 import torch
 from conv import forward, forward_and_backward
-from harness import medians, start_again_with_a_warm_allocator, write
+from harness import medians, run
 from torch import nn
 
 import quarterturn as qt
@@ -50,14 +49,5 @@ def measure(repeats: int) -> list[dict[str, object]]:
     return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=7)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    write("dense", measure(options.repeats))
-
-
 if __name__ == "__main__":
-    start_again_with_a_warm_allocator()
-    main()
+    run("dense", __doc__, measure, repeats=7)

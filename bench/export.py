@@ -5,7 +5,6 @@
 The paper's plankton network at 95x95. Times are CPU seconds of one thread.
 """
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime  # type: ignore[import-untyped]
 import torch
-from harness import medians, start_again_with_a_warm_allocator, write
+from harness import medians, parser_for, start_again_with_a_warm_allocator, write
 from modes import plain as ordinary
 from modes import rolled
 from torch import nn
@@ -35,7 +34,7 @@ def ordinary_file(net: nn.Module, x: torch.Tensor, path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_for(__doc__)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=9)
     options = parser.parse_args()

@@ -1,19 +1,22 @@
 """Measuring on a noisy machine: contenders side by side in one process, interleaved repeats, medians, ratios."""
 
+import argparse
 import csv
 import os
 import platform
+import re
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
-from quarterturn_lab.training.sweep import ALLOCATOR
+from quarterturn_lab.training.worker import ALLOCATOR
 
 RESULTS = Path(__file__).parent / "results"
+Rows = list[dict[str, object]]
 
 
 def start_again_with_a_warm_allocator() -> None:
@@ -49,7 +52,7 @@ def machine() -> str:
     return "-".join("".join(c if c.isalnum() else " " for c in cpu).split()).lower()
 
 
-def write(name: str, rows: list[dict[str, object]]) -> Path:
+def write(name: str, rows: Rows) -> Path:
     """Write the rows as CSV, named by machine and torch version, and print them as a table."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}-{machine()}-torch{torch.__version__.split('+')[0]}.csv"
@@ -65,11 +68,41 @@ def write(name: str, rows: list[dict[str, object]]) -> Path:
     return path
 
 
-def newest(name: str) -> Path:
-    """The newest result of that name."""
-    return max(RESULTS.glob(f"{name}-*.csv"), key=lambda path: (path.stat().st_mtime, path.name))
+def latest(name: str) -> Path:
+    """The result of that name with the newest torch; of several machines one has to be named, as in conv-amd-epyc."""
+    form = re.compile(rf"{re.escape(name)}(?:-(.+))?-torch([\d.]+)\.csv")
+    found = [(match[1], match[2], path) for path in RESULTS.iterdir() if (match := form.fullmatch(path.name))]
+    machines = sorted({str(where) for where, _, _ in found})
+    if len(machines) != 1:
+        raise LookupError(f"{name}: there are results of {', '.join(machines) or 'no machine'}, name one of them")
+    return max(found, key=lambda each: tuple(map(int, each[1].split("."))))[2]
 
 
 def markdown(rows: list[list[str]]) -> str:
     """Rows of cells as a Markdown table; the first is its head."""
     return "\n".join(f"| {' | '.join(row)} |" for row in [rows[0], ["---"] * len(rows[0]), *rows[1:]])
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def parser_for(description: str | None) -> argparse.ArgumentParser:
+    """A parser whose help is the text at the top of a script."""
+    return argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def run(
+    name: str, description: str | None, measure: Callable[[int], Rows], repeats: int, threads: Sequence[int] = ()
+) -> None:
+    """A whole script: `measure(repeats)` with one thread, or with each of these numbers of them, written as `name`."""
+    start_again_with_a_warm_allocator()
+    parser = parser_for(description)
+    parser.add_argument("--repeats", type=int, default=repeats)
+    if threads:
+        parser.add_argument("--threads", type=int, nargs="+", default=list(threads))
+    options = parser.parse_args()
+    rows: Rows = []
+    for count in options.threads if threads else [1]:
+        torch.set_num_threads(count)
+        rows += measure(options.repeats)
+    write(name, rows)

@@ -6,13 +6,12 @@ The plain network has the same widths between layers. Times are CPU seconds of o
 that autograd keeps for the backward pass, each storage once, parameters not counted.
 """
 
-import argparse
 import itertools
 import time
 from collections.abc import Callable
 
 import torch
-from harness import medians, start_again_with_a_warm_allocator, write
+from harness import medians, parser_for, start_again_with_a_warm_allocator, write
 from torch import Tensor, nn
 
 import quarterturn as qt
@@ -85,7 +84,7 @@ def step(net: nn.Module, x: Tensor) -> Callable[[], None]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_for(__doc__)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--side", type=int, default=95)

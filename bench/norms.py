@@ -6,13 +6,12 @@ Training is forward and backward. `of plain` is the time relative to torch's own
 plain` that of torch's batch norm with orientations as one more axis. One thread, CPU time.
 """
 
-import argparse
 import time
 from collections.abc import Callable
 
 import torch
 from conv import forward_and_backward
-from harness import medians, start_again_with_a_warm_allocator, write
+from harness import Rows, medians, run
 from torch import Tensor, nn
 
 import quarterturn as qt
@@ -30,12 +29,8 @@ class Split(nn.BatchNorm3d):
         return super().forward(split).flatten(1, 2)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=15)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    rows: list[dict[str, object]] = []
+def measure(repeats: int) -> Rows:
+    rows: Rows = []
     for group, width, side, batch in SIZES:
         for name, memory_format in FORMATS.items():
             x = torch.randn(batch, width, side, side).contiguous(memory_format=memory_format)
@@ -46,7 +41,7 @@ def main() -> None:
                 "split": Split(features),
             }
             runs: dict[str, Callable[[], object]] = {key: forward_and_backward(net, x) for key, net in layers.items()}
-            seconds = medians(runs, options.repeats, time.process_time)
+            seconds = medians(runs, repeats, time.process_time)
             rows.append(
                 {
                     "group": group.name,
@@ -58,9 +53,8 @@ def main() -> None:
                     "split of plain": round(seconds["split"] / seconds["plain"], 2),
                 }
             )
-    write("norms", rows)
+    return rows
 
 
 if __name__ == "__main__":
-    start_again_with_a_warm_allocator()
-    main()
+    run("norms", __doc__, measure, repeats=15)

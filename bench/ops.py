@@ -6,12 +6,11 @@
 thread: CPU time; more: wall time.
 """
 
-import argparse
 import time
 from collections.abc import Callable
 
 import torch
-from harness import medians, start_again_with_a_warm_allocator, write
+from harness import medians, run
 from torch import Tensor
 
 import quarterturn as qt
@@ -101,18 +100,5 @@ def measure(repeats: int) -> list[dict[str, object]]:
     return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    options = parser.parse_args()
-    rows = []
-    for threads in options.threads:
-        torch.set_num_threads(threads)
-        rows += measure(options.repeats)
-    write("ops", rows)
-
-
 if __name__ == "__main__":
-    start_again_with_a_warm_allocator()
-    main()
+    run("ops", __doc__, measure, repeats=15, threads=(1, 2))

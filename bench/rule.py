@@ -8,12 +8,11 @@ kernel is, `filters times plain` the same for conv2d with turned filters, which 
 both columns: `kernel gains` says so. One thread, CPU time.
 """
 
-import argparse
 import time
 
 import torch
 from conv import forward, forward_and_backward
-from harness import medians, start_again_with_a_warm_allocator, write
+from harness import medians, run
 from torch import nn
 
 import quarterturn as qt
@@ -51,14 +50,5 @@ def measure(repeats: int) -> list[dict[str, object]]:
     return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=9)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    write("rule", measure(options.repeats))
-
-
 if __name__ == "__main__":
-    start_again_with_a_warm_allocator()
-    main()
+    run("rule", __doc__, measure, repeats=9)

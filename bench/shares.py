@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 from conv import FORMS, SIZES, forward
-from harness import start_again_with_a_warm_allocator, write
+from harness import parser_for, start_again_with_a_warm_allocator, write
 
 import quarterturn as qt
 
@@ -58,7 +58,7 @@ def shares(form: int, size: int, seconds: float) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_for(__doc__)
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--work", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()

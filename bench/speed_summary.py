@@ -4,7 +4,7 @@ import csv
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from harness import markdown, newest
+from harness import latest, markdown
 
 AVX2, AVX512 = "amd-epyc", "intel-r-xeon-r-processor"
 HEADER = ("forward and backward, or a training step", "AVX2 (AMD EPYC)", "AVX-512 (Intel Xeon)")
@@ -19,7 +19,7 @@ class Figure(NamedTuple):
     is_time: bool = False  # relative to the ordinary network: the speed is its inverse
 
     def speeds(self) -> Iterator[float]:
-        with newest(self.record).open() as file:
+        with latest(self.record).open() as file:
             for row in csv.DictReader(file):
                 if all(row[column] in values for column, values in self.where.items()):
                     yield 1 / float(row[self.column]) if self.is_time else float(row[self.column])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import costs_summary
 import speed_summary
-from harness import markdown, newest
+from harness import latest, markdown
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = [page for page in sorted(DOCS.rglob("*.md")) if "<!-- table: " in page.read_text()]
@@ -19,10 +19,10 @@ COMPUTED = {"speed": speed_summary.table, "costs-short": costs_summary.table}  #
 
 
 def table(name: str) -> str:
-    """The newest result of that name as a Markdown table, with its machine and torch version in front."""
+    """The latest result of that name as a Markdown table, with its machine and torch version in front."""
     if name in COMPUTED:
         return COMPUTED[name]()
-    path = newest(name)
+    path = latest(name)
     with path.open() as file:
         return f"`bench/results/{path.name}`:\n\n{markdown(list(csv.reader(file)))}"
 

@@ -13,14 +13,13 @@ plankton's folder; without it the embedded set is drawn at 95 x 95 instead. "wai
 the training thread had no batch to work on.
 """
 
-import argparse
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import torch
-from harness import medians, start_again_with_a_warm_allocator, write
+from harness import medians, parser_for, start_again_with_a_warm_allocator, write
 from modes import saved_bytes
 from modes import step as step_of
 from torch import nn
@@ -33,7 +32,7 @@ from quarterturn_lab.data.dataset import Data, Dataset
 from quarterturn_lab.data.prepare import fetch
 from quarterturn_lab.models.build import build, initialise
 from quarterturn_lab.runs.loading import load
-from quarterturn_lab.runs.network import make_net
+from quarterturn_lab.runs.network import net_for
 from quarterturn_lab.settings.config import Config, checked
 from quarterturn_lab.settings.experiments import settings_of
 from quarterturn_lab.settings.networks import BUILDINGS, GALAXIES, PLANKTON, edited
@@ -125,7 +124,7 @@ def through_the_kernel(net: nn.Module, x: torch.Tensor) -> str:
 def training(config: Config, data: Data, seconds: float) -> Row:
     """Train for a while; the first steps only warm up."""
     device = torch.device("cpu")
-    net = make_net(config, data)
+    net = net_for(config, data.classes)
     state = loop.new_state(config, net, device)
     images, start, waited, cpu = 0, 0.0, 0.0, 0.0
     for step in loop.train(config, net, data, state, device):
@@ -191,7 +190,7 @@ def help_seconds() -> Row:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_for(__doc__)
     parser.add_argument("--data")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=10.0)

@@ -7,12 +7,11 @@ is forward, backward and a step of Adam. All widths doubled: batch 8, D4. `times
 many times as many images a second as the plain network in that memory format. One thread: CPU time; two: wall time.
 """
 
-import argparse
 import time
 from collections.abc import Callable
 
 import torch
-from harness import medians, start_again_with_a_warm_allocator, write
+from harness import medians, run
 from torch import Tensor, nn
 
 import quarterturn as qt
@@ -122,18 +121,5 @@ def measure(repeats: int) -> list[dict[str, object]]:
     return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    options = parser.parse_args()
-    rows = []
-    for threads in options.threads:
-        torch.set_num_threads(threads)
-        rows += measure(options.repeats)
-    write("vgg", rows)
-
-
 if __name__ == "__main__":
-    start_again_with_a_warm_allocator()
-    main()
+    run("vgg", __doc__, measure, repeats=7, threads=(1, 2))

@@ -162,7 +162,9 @@ def test_links_in_documents_lead_somewhere(path: Path) -> None:
 
 def test_tests_named_in_the_paper_map_exist() -> None:
     text = (ROOT / "docs" / "paper-map.md").read_text()
-    tests = "".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py"))
+    files = {path.name: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
+    tests = "".join(files.values())
+    assert set(re.findall(r"test_\w+\.py", text)) <= set(files)
     named = set(re.findall(r"\btest_\w+(?!\.py)\b", re.sub(r"test_\w+\.py", "", text)))
     assert named
     assert {name for name in named if f"def {name}(" not in tests} == set()

@@ -10,6 +10,7 @@ from cyclopts import App, Parameter
 
 from quarterturn_lab.cli.options import Options
 from quarterturn_lab.errors import LabError
+from quarterturn_lab.settings.config import MAX_PIXELS
 
 
 def _version() -> str:
@@ -85,7 +86,7 @@ def table(
     runs_dir
         Where run directories, the table and the report go.
     """
-    from quarterturn_lab.cli.train import run_table
+    from quarterturn_lab.cli.table import run_table
 
     run_table(experiment, runs, rows, jobs, runs_dir, options.given())
 
@@ -145,7 +146,7 @@ def evaluate(run: Path, *, turns: int = 4, data: str | None = None) -> None:
     data
         The folder of the images, where it has moved.
     """
-    from quarterturn_lab.cli.train import evaluate_run
+    from quarterturn_lab.cli.evaluate import evaluate_run
 
     evaluate_run(run, turns, data)
 
@@ -167,7 +168,7 @@ def check(run: Path, *, group: str | None = None, whole: bool = False, data: str
     data
         The folder of the images, where it has moved.
     """
-    from quarterturn_lab.cli.train import check_run
+    from quarterturn_lab.cli.check import check_run
 
     sys.exit(0 if check_run(run, group, data, whole) else 1)
 
@@ -295,7 +296,7 @@ def demo(*, runs_dir: Path = Path("runs/demo"), jobs: int | None = None) -> None
     jobs
         Runs at a time; as many as there are cores.
     """
-    from quarterturn_lab.cli.train import run_demo
+    from quarterturn_lab.cli.table import run_demo
 
     run_demo(runs_dir, jobs)
 
@@ -328,7 +329,7 @@ def info(folder: Path) -> None:
 
 
 @data_app.command
-def verify(folder: Path, *, max_pixels: int = 64_000_000) -> None:
+def verify(folder: Path, *, max_pixels: int = MAX_PIXELS) -> None:
     """Decode every image and name those that cannot be used; ends with code 1 where there are any.
 
     Example: quarterturn data verify ../data/plankton

@@ -70,7 +70,7 @@ def verify(folder: Path, max_pixels: int) -> bool:
         shapes = {path.name: mnist.read_idx(path).shape for path in _idx_files(folder)}
         print(f"{len(shapes)} idx files are whole")
         return True
-    settings = Settings(str(folder), side=32, channels=3, max_pixels=max_pixels)
+    settings = Settings(folder=str(folder), side=32, channels=3, max_pixels=max_pixels)
     scenes = [(path, label) for found in _scenes(folder).values() for _, path, label in found]
     if scenes:
         labels, instances = dict(scenes), not (aerial.inside(folder) / "train" / "sat").is_dir()

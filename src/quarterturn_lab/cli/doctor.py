@@ -17,6 +17,7 @@ NEEDED = (
     "matplotlib",
     "jinja2",
     "pillow",
+    "scipy",
 )
 EXTRAS = {
     "onnx": 'pip install "quarterturn[onnx]", for export',

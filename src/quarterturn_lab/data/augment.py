@@ -37,7 +37,7 @@ def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def matrices(warps: Augment, seed: int, epoch: int, images: NDArray[np.int64]) -> Tensor:
     """`(N, 2, 3)` affine maps from positions in the warped image to positions in the image, both in [-1, 1]."""
     u = uniforms(seed, epoch, images, 7)
-    angle = np.deg2rad(warps.rotate * u[:, 0])
+    angle = np.deg2rad(warps.turn * u[:, 0])
     zoom = warps.zoom ** (2 * u[:, 1] - 1)
     stretch = warps.stretch ** (2 * u[:, 2] - 1)
     shear = np.tan(np.deg2rad(warps.shear * (2 * u[:, 3] - 1)))
@@ -65,9 +65,9 @@ def warped(
     return F.grid_sample(images, grid, mode=mode, padding_mode=border, align_corners=False)
 
 
-def room(warps: Augment, side: int) -> int:
+def source_side(warps: Augment, side: int) -> int:
     """The side of the square from which any of the warps can fill one of the given side without looking outside."""
-    corner = 2**0.5 if warps.rotate or warps.shear else 1.0
+    corner = 2**0.5 if warps.turn or warps.shear else 1.0
     reach = corner * warps.zoom * warps.stretch * (1 + np.tan(np.deg2rad(warps.shear))) + 2 * warps.shift
     extra = int(np.ceil(side * reach)) - side
     return side + extra + extra % 2  # the middle stays on the same pixels

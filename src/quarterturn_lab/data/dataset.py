@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quarterturn_lab.seeds import key
+from quarterturn_lab.settings.config import ImageSettings
 
 Indices = NDArray[np.int64]
-NOBODY: Indices = np.zeros(0, dtype=np.int64)
+NO_IMAGES: Indices = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Dataset:
     test: Indices
     fingerprint: str  # of the contents and the settings
     bad: tuple[str, ...] = ()  # images that could not be used and were skipped
-    valid: Indices = field(default_factory=lambda: NOBODY)
+    valid: Indices = field(default_factory=lambda: NO_IMAGES)
     task: str = "classes"
     bands: tuple[int, ...] = ()  # the numbers of channels that the files had, equal ones counted once
 
@@ -64,7 +65,7 @@ class Scenes:
     test: Indices
     fingerprint: str
     bad: tuple[str, ...] = ()
-    valid: Indices = field(default_factory=lambda: NOBODY)
+    valid: Indices = field(default_factory=lambda: NO_IMAGES)
     task: str = "pixels"
     bands: tuple[int, ...] = ()
 
@@ -72,23 +73,19 @@ class Scenes:
 Data = Dataset | Scenes
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What a loader is asked for."""
+class Settings(ImageSettings):
+    """What a loader is asked for: images of a folder as squares of this side, read as a run's settings say."""
 
     folder: str | None
     side: int
     channels: int
-    longest: int | None = None
-    invert: bool = False
-    skip_bad: bool = False
-    max_pixels: int = 64_000_000
-    floats: bool = False  # keep the files' own values, instead of bytes
 
-    def written(self) -> dict[str, Any]:
-        """What decides the values of the cache, beside the contents of the folder."""
-        names = ("side", "channels", "longest", "invert") + (("floats",) if self.floats else ())
-        return {name: getattr(self, name) for name in names}
+    def cache_key(self) -> dict[str, Any]:
+        """What decides the arrays in the cache, beside the contents of the folder."""
+        found = self.model_dump(exclude={"folder", "skip_bad", "max_pixels"})
+        if not self.floats:  # it came later: caches and runs that are older have no such key
+            del found["floats"]
+        return found
 
 
 def subset(data: Data, size: int | None, seed: int) -> Data:

@@ -10,13 +10,12 @@ measures on the last 6,157.
 
 import csv
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quarterturn_lab.data.dataset import NOBODY, Dataset, Indices, Settings
+from quarterturn_lab.data.dataset import NO_IMAGES, Dataset, Indices, Settings
 from quarterturn_lab.data.folders import existing
 from quarterturn_lab.data.read_all import Files, by_stem, squares
 from quarterturn_lab.errors import DataError
@@ -37,7 +36,7 @@ def load(settings: Settings) -> Dataset:
     files = paired(folder / IMAGES, rows, folder / TABLE, settings.skip_bad)
     room = max(settings.side, settings.longest or settings.side)
     room -= (room - settings.side) % 2  # so that the network's square is in the very middle
-    read = squares("galaxies", files, replace(settings, side=room))
+    read = squares("galaxies", files, settings.model_copy(update={"side": room}))
     train, valid, test = split(len(read.names))
     return Dataset(
         read.array,
@@ -65,7 +64,7 @@ def split(count: int) -> tuple[Indices, Indices, Indices]:
         raise DataError(f"{count} galaxies are too few to be split into 80, 10 and 10 per cent: give at least 10")
     everything = np.arange(count)
     if count == ALL:
-        return everything[:-ALL_TEST], NOBODY, everything[-ALL_TEST:]
+        return everything[:-ALL_TEST], NO_IMAGES, everything[-ALL_TEST:]
     first, second = count * 8 // 10, count * 9 // 10
     return everything[:first], everything[first:second], everything[second:]
 

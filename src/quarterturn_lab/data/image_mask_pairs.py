@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from quarterturn_lab.data import cache, images
-from quarterturn_lab.data.dataset import NOBODY, Ragged, Scenes, Settings
+from quarterturn_lab.data.dataset import NO_IMAGES, Ragged, Scenes, Settings
 from quarterturn_lab.data.numeric_files import quiet
 from quarterturn_lab.data.read_all import by_stem, check_none_bad, every
 from quarterturn_lab.errors import DataError
@@ -66,7 +66,7 @@ def read(kind: str, pairs: list[Pair], settings: Settings, instances: bool, leas
         classes=("background", "object"),
         names=tuple(about["names"]),
         train=np.arange(len(pixels)),
-        test=NOBODY,
+        test=NO_IMAGES,
         fingerprint=key,
         bad=tuple(about["bad"]),
         task="instances" if instances else "pixels",

@@ -18,7 +18,7 @@ def prepared(images: Tensor, scaling: Scaling) -> Tensor:
     return (images.float() - offset) * factor
 
 
-def middle(images: Tensor, side: int) -> Tensor:
+def centre_crop(images: Tensor, side: int) -> Tensor:
     """The square of that side in the middle of each image."""
     top, left = ((length - side) // 2 for length in images.shape[2:])
     return images[:, :, top : top + side, left : left + side]

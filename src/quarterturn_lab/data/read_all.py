@@ -29,7 +29,7 @@ class Squares:
 
 def squares(kind: str, files: Files, settings: Settings) -> Squares:
     """The images, decoded or from the cache. Those that cannot be read raise, or are left out with `skip_bad`."""
-    key = cache.fingerprint({"kind": kind, **settings.written()}, files)
+    key = cache.fingerprint({"kind": kind, **settings.cache_key()}, files)
 
     def make() -> cache.Made:
         bands = set()

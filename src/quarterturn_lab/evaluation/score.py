@@ -10,7 +10,7 @@ from torch import nn
 from quarterturn import Group, equivariance_error
 from quarterturn_lab.data.augment import turned
 from quarterturn_lab.data.dataset import Data, Dataset, Indices, Scenes
-from quarterturn_lab.data.prepare import fetch, middle, prepared
+from quarterturn_lab.data.prepare import centre_crop, fetch, prepared
 from quarterturn_lab.data.scaling import Scaling, scaling_of
 from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.evaluation.tasks import TASKS, Scores
@@ -53,7 +53,7 @@ def _of_images(
         images = prepared(fetch(data, indices[start : start + 256], device), scaling)
         answers = []
         for angle in degrees:
-            seen = middle(turned(images, angle), config.net.side).contiguous()
+            seen = centre_crop(turned(images, angle), config.net.side).contiguous()
             answers.append(probabilities(data.task, net(seen).float().cpu().numpy()))
         parts.append(np.mean(answers, axis=0))
     return np.concatenate(parts)
@@ -96,15 +96,15 @@ def examples(config: Config, data: Data, indices: Indices) -> torch.Tensor:
     """Some inputs of the network, for checks: images, or tiles from the middle of scenes."""
     scaling = scaling_of(data)
     if isinstance(data, Dataset):
-        return middle(prepared(torch.from_numpy(data.images[indices]), scaling), config.net.side)
+        return centre_crop(prepared(torch.from_numpy(data.images[indices]), scaling), config.net.side)
     assert isinstance(data, Scenes)
     parts = []
     for i in indices:
         image = torch.from_numpy(scaling(data.images[i]))[None]
         side = min(config.net.side, *image.shape[2:])
-        parts.append(middle(image, side))
+        parts.append(centre_crop(image, side))
     smallest = min(part.shape[2] for part in parts)
-    return torch.cat([middle(part, smallest) for part in parts])
+    return torch.cat([centre_crop(part, smallest) for part in parts])
 
 
 def scene_error(config: Config, net: nn.Module, data: Scenes, index: int, group: Group) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import ndimage  # type: ignore[import-untyped]
 
 Map = NDArray[Any]
 SLACK = 3  # pixels, Mnih's
@@ -34,13 +35,9 @@ def auc(probabilities: NDArray[Any], truth: NDArray[np.bool_]) -> float:
 # --- relaxed precision and recall -------------------------------------------------------------------------------------
 
 
-def widest(values: Map, slack: int = SLACK) -> Map:
+def window_maximum(values: Map, slack: int = SLACK) -> Map:
     """The maximum in the square window of `slack` pixels to each side, cut at the edges of the map."""
-    for axis in (0, 1):
-        padded = np.pad(values, [(slack, slack) if axis == i else (0, 0) for i in (0, 1)], mode="edge")
-        windows = [np.take(padded, range(k, k + values.shape[axis]), axis=axis) for k in range(2 * slack + 1)]
-        values = np.maximum.reduce(windows)
-    return values
+    return np.asarray(ndimage.maximum_filter(values, 2 * slack + 1, mode="nearest"))
 
 
 def relaxed_curve(
@@ -55,10 +52,10 @@ def relaxed_curve(
     true = 0
     for p, t in zip(probabilities, truths, strict=True):
         level = np.floor(p * steps).astype(np.int64).clip(0, steps)  # the last threshold that it reaches
-        near = widest(t > 0, slack)
+        near = window_maximum(t > 0, slack)
         predicted += np.bincount(level.ravel(), minlength=steps + 1)
         right += np.bincount(level[near], minlength=steps + 1)
-        found += np.bincount(widest(level, slack)[t > 0], minlength=steps + 1)
+        found += np.bincount(window_maximum(level, slack)[t > 0], minlength=steps + 1)
         true += int((t > 0).sum())
     predicted, right, found = (counts[::-1].cumsum()[::-1] for counts in (predicted, right, found))
     precision = np.where(predicted > 0, right / np.maximum(predicted, 1), 1.0)
@@ -94,43 +91,11 @@ def dice(predicted: Map, truth: Map) -> float:
 def components(mask: Map) -> NDArray[np.int64]:
     """Numbers 1, 2, ... for the connected parts of a mask, in reading order; pixels that share an edge are connected.
 
-    Runs of a line are joined with those of the line above that they touch.
-
     >>> components(np.array([[1, 0, 1], [1, 1, 1], [0, 0, 0], [0, 1, 0]])).tolist()
     [[1, 0, 1], [1, 1, 1], [0, 0, 0], [0, 2, 0]]
     """
-    height, width = mask.shape
-    edges = np.diff(np.pad((mask > 0).astype(np.int8), ((0, 0), (1, 1))), axis=1)
-    line, start = np.nonzero(edges == 1)
-    end = np.nonzero(edges == -1)[1]
-    # On a ruler where line follows line, with a gap: a run touches those of the line above that begin before its end
-    # and end after its start.
-    first, last = line * (width + 1) + start, line * (width + 1) + end
-    up = width + 1
-    low, high = np.searchsorted(last, first - up, "right"), np.searchsorted(first, last - up, "left")
-    counts = np.maximum(high - low, 0)
-    below = np.repeat(np.arange(len(line)), counts)
-    above = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts) + np.repeat(low, counts)
-    smallest = _joined(len(line), below, above)
-    _, numbers = np.unique(smallest, return_inverse=True)
-    marks = np.zeros((height, width + 1), dtype=np.int64)
-    np.add.at(marks, (line, start), numbers + 1)
-    np.add.at(marks, (line, end), -(numbers + 1))
-    return marks.cumsum(axis=1)[:, :width]
-
-
-def _joined(count: int, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each of the things the smallest that it is connected with, by pairs (a, b) of neighbours."""
-    smallest = np.arange(count)
-    while True:
-        before = smallest.copy()
-        lower = np.minimum(smallest[a], smallest[b])
-        for side in (a, b):
-            np.minimum.at(smallest, smallest[side], lower)
-        while not np.array_equal(smallest, smallest[smallest]):
-            smallest = smallest[smallest]
-        if np.array_equal(smallest, before):
-            return smallest
+    numbers, _ = ndimage.label(mask > 0)
+    return np.asarray(numbers, dtype=np.int64)
 
 
 def average_precision(predicted: Map, truth: Map) -> float:

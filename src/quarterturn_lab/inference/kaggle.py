@@ -6,21 +6,21 @@ from pathlib import Path
 
 from quarterturn_lab.data import images
 from quarterturn_lab.errors import ConfigError, DataError
-from quarterturn_lab.inference.predict import Files, Tell, vectors, write_table
+from quarterturn_lab.inference.predict import Files, Progress, vectors, write_table
 from quarterturn_lab.inference.whole_images import Run
-from quarterturn_lab.runs.model_card import Facts
+from quarterturn_lab.runs.model_card import ModelCard
 
 FOLDERS = {"plankton": "test", "galaxies": "images_test_rev1"}  # of the images to predict, by loader
 
 
-def submit(run: Run, facts: Facts, sample: Path, folder: Path, out: Path, batch: int, tell: Tell) -> None:
+def submit(run: Run, card: ModelCard, sample: Path, folder: Path, out: Path, batch: int, progress: Progress) -> None:
     """Write the submission: every row of the sample needs an image in the folder."""
-    if facts.is_dense:
+    if card.is_dense:
         raise ConfigError("there is no submission of masks: take predict")
     header, names = read_sample(sample)
-    order = columns(header, facts.classes, sample)
+    order = columns(header, card.classes, sample)
     files = find(names, folder, sample)
-    answers = vectors(run, facts, files, batch, False, tell)
+    answers = vectors(run, card, files, batch, False, progress)
     write_table(out, header, names, answers[:, order])
 
 

@@ -1,5 +1,6 @@
 """A trained network as a function of arrays, and as it takes images of any shape."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,9 @@ from torch import nn
 
 from quarterturn_lab.inference.whole_images import Run
 from quarterturn_lab.models.build import filters_twin
+from quarterturn_lab.runs.environment import pick_device
+from quarterturn_lab.runs.model_card import ModelCard
+from quarterturn_lab.runs.trained import load_with_card
 from quarterturn_lab.settings.config import Config
 
 
@@ -21,6 +25,13 @@ def runner(net: nn.Module, device: torch.device) -> Run:
             return net(torch.from_numpy(images).to(device)).float().cpu().numpy()
 
     return run
+
+
+def trained_runner(directory: Path, device_name: str) -> tuple[Run, ModelCard]:
+    """The network of a finished run as a function of arrays, and its model card."""
+    config, card, net = load_with_card(directory)
+    device = pick_device(device_name)
+    return runner((for_whole_images(config, net) if card.is_dense else net).to(device), device), card
 
 
 def for_whole_images(config: Config, net: nn.Module) -> nn.Module:

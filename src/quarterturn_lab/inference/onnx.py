@@ -8,15 +8,14 @@ import torch
 import quarterturn as qt
 from quarterturn_lab.errors import RunError
 from quarterturn_lab.inference.network import for_whole_images
-from quarterturn_lab.runs import run_directory
 from quarterturn_lab.runs.model_card import KEY
+from quarterturn_lab.runs.trained import load_with_card
 
 
 def export_run(directory: Path, file: Path) -> str:
     """Write the file, compared with the network before it is kept; what may differ from the training's input."""
-    config, facts = run_directory.config_of(directory), run_directory.known(directory)
-    net = run_directory.trained(directory, config, facts.classes)
-    if facts.is_dense:
+    config, card, net = load_with_card(directory)
+    if card.is_dense:
         net = for_whole_images(config, net)
     generator = torch.Generator().manual_seed(0)
     example = torch.randn(2, config.net.channels, config.net.side, config.net.side, generator=generator)
@@ -25,13 +24,13 @@ def export_run(directory: Path, file: Path) -> str:
     file.parent.mkdir(parents=True, exist_ok=True)
     scratch = file.with_name(f".{file.name}.{os.getpid()}.onnx")
     try:
-        qt.export(net, example, scratch, free="sizes" if facts.is_dense else "batch")
+        qt.export(net, example, scratch, free="sizes" if card.is_dense else "batch")
         import onnx
 
         model = onnx.load(str(scratch))
-        onnx.helper.set_model_props(model, {KEY: facts.written()})
+        onnx.helper.set_model_props(model, {KEY: card.to_json()})
         onnx.save(model, str(scratch))
         scratch.replace(file)
     finally:
         scratch.unlink(missing_ok=True)
-    return "any batch, any size" if facts.is_dense else f"any batch of {config.net.side} x {config.net.side}"
+    return "any batch, any size" if card.is_dense else f"any batch of {config.net.side} x {config.net.side}"

@@ -20,14 +20,14 @@ from quarterturn_lab.data import images
 from quarterturn_lab.errors import ConfigError, DataError, RunError
 from quarterturn_lab.files import no_space, write_atomically
 from quarterturn_lab.inference.whole_images import Run, object_map, with_margin
-from quarterturn_lab.runs.model_card import KEY, Facts, probabilities, read
+from quarterturn_lab.runs.model_card import KEY, ModelCard, probabilities, read
 
 Files = list[tuple[str, Path]]  # names and paths
-Tell = Callable[[int, int], None]  # images done, all images
+Progress = Callable[[int, int], None]  # images done, all images
 PICTURES = (".png", ".tif", ".tiff")
 
 
-def onnx_runner(file: Path) -> tuple[Run, Facts]:
+def onnx_runner(file: Path) -> tuple[Run, ModelCard]:
     """The network of an ONNX file that `quarterturn export` wrote."""
     try:
         import onnxruntime  # type: ignore[import-untyped]
@@ -82,58 +82,62 @@ def _of(text: str) -> Iterator[tuple[str, Path]]:
 # --- what the network says --------------------------------------------------------------------------------------------
 
 
-def prepared(path: Path, facts: Facts, convert: bool) -> NDArray[np.float32]:
+def prepared(path: Path, card: ModelCard, convert: bool) -> NDArray[np.float32]:
     """An image as the network gets it; one with other channels than those of the training is refused."""
-    array, bands = images.decoded(path, facts.settings, scaled=not facts.is_dense)
-    if facts.bands and not convert and not set(bands) & set(facts.bands):
-        trained = " or ".join(map(str, facts.bands))
+    array, bands = images.decoded(path, card.settings, scaled=not card.is_dense)
+    if card.bands and not convert and not set(bands) & set(card.bands):
+        trained = " or ".join(map(str, card.bands))
         raise DataError(
             f"{images.has_channels(path, bands[0])}, and the network was trained on images with {trained}: give "
             "--convert to have grey and colour made of each other"
         )
-    if not facts.is_dense:
-        array = images.fitted(array, facts.settings)
-    elif facts.settings.invert:
+    if not card.is_dense:
+        array = images.fitted(array, card.settings)
+    elif card.settings.invert:
         array = 255 - array
-    return facts.scaling(array)
+    return card.scaling(array)
 
 
-def vectors(run: Run, facts: Facts, files: Files, batch: int, convert: bool, tell: Tell) -> NDArray[np.float64]:
+def vectors(
+    run: Run, card: ModelCard, files: Files, batch: int, convert: bool, progress: Progress
+) -> NDArray[np.float64]:
     """`(images, classes or answers)`, a batch at a time."""
     parts = []
     for start in range(0, len(files), batch):
-        inputs = np.stack([prepared(path, facts, convert) for _, path in files[start : start + batch]])
-        parts.append(probabilities(facts.task, run(inputs)))
-        tell(min(start + batch, len(files)), len(files))
+        inputs = np.stack([prepared(path, card, convert) for _, path in files[start : start + batch]])
+        parts.append(probabilities(card.task, run(inputs)))
+        progress(min(start + batch, len(files)), len(files))
     return np.concatenate(parts)
 
 
-def mask(run: Run, facts: Facts, path: Path, convert: bool) -> NDArray[np.float64]:
+def mask(run: Run, card: ModelCard, path: Path, convert: bool) -> NDArray[np.float64]:
     """The probability of each pixel of an image of any size; its edges see the image's reflection."""
-    image = prepared(path, facts, convert)
-    return object_map(run, with_margin(image, facts.margin), facts.margin, facts.shrinks)
+    image = prepared(path, card, convert)
+    return object_map(run, with_margin(image, card.margin), card.margin, card.shrinks)
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def predict(run: Run, facts: Facts, files: Files, out: Path, batch: int, convert: bool, grey: bool, tell: Tell) -> None:
+def predict(
+    run: Run, card: ModelCard, files: Files, out: Path, batch: int, convert: bool, grey: bool, progress: Progress
+) -> None:
     """Write a table of probabilities, or a mask for each image."""
     if batch < 1:
         raise ConfigError(f"--batch {batch}: at least one image at a time is needed")
-    if not facts.is_dense:
+    if not card.is_dense:
         if out.is_dir():
             raise ConfigError(f"--out {out} is a folder: name the table to write, such as {out / 'answers.csv'}")
-        found = vectors(run, facts, files, batch, convert, tell)
-        write_table(out, ("image", *facts.classes), [name for name, _ in files], found)
+        found = vectors(run, card, files, batch, convert, progress)
+        write_table(out, ("image", *card.classes), [name for name, _ in files], found)
     elif out.suffix.lower() in PICTURES:
         if len(files) > 1:
             raise ConfigError(f"--out {out} is one picture and there are {len(files)} images: name a folder")
         buffer = io.BytesIO()
-        picture(mask(run, facts, files[0][1], convert), grey).save(
+        picture(mask(run, card, files[0][1], convert), grey).save(
             buffer, "PNG" if out.suffix.lower() == ".png" else "TIFF"
         )
-        tell(1, 1)
+        progress(1, 1)
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, buffer.getvalue())
     else:
@@ -141,7 +145,7 @@ def predict(run: Run, facts: Facts, files: Files, out: Path, batch: int, convert
         twice = next((name for name in dict(names) if sum(name == other for other, _ in names) > 1), None)
         if twice:
             raise ConfigError(f"two images would be written as {out / twice}: predict them one after the other")
-        _write_masks(names, out, lambda path: mask(run, facts, path, convert), grey, tell)
+        _write_masks(names, out, lambda path: mask(run, card, path, convert), grey, progress)
 
 
 def write_table(out: Path, header: tuple[str, ...], names: list[str], values: NDArray[np.float64]) -> None:
@@ -161,7 +165,9 @@ def picture(probabilities: NDArray[np.float64], grey: bool) -> Image.Image:
     return Image.fromarray(levels.astype(np.uint8))
 
 
-def _write_masks(names: Files, folder: Path, mask_of: Callable[[Path], NDArray[Any]], grey: bool, tell: Tell) -> None:
+def _write_masks(
+    names: Files, folder: Path, mask_of: Callable[[Path], NDArray[Any]], grey: bool, progress: Progress
+) -> None:
     """All masks into a place of their own, in the folder or where it will be; then each takes its place."""
     folder = folder.absolute()
     scratch = (folder if folder.is_dir() else folder.parent) / f".{folder.name}.{os.getpid()}"
@@ -171,7 +177,7 @@ def _write_masks(names: Files, folder: Path, mask_of: Callable[[Path], NDArray[A
                 made = picture(mask_of(path), grey)
                 (scratch / name).parent.mkdir(parents=True, exist_ok=True)
                 made.save(scratch / name)
-                tell(number, len(names))
+                progress(number, len(names))
             for name, _ in names:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (scratch / name).replace(folder / name)

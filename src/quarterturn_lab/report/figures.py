@@ -24,14 +24,14 @@ EXAMPLE_ANGLES = (0, 30, 60, 90, 135, 180, 225, 270)
 WINDOW = 240  # pixels of a scene that are shown, at most
 CPU = torch.device("cpu")
 
-Opened = dict[str, tuple[Config, Data, nn.Module]]
+Loaded = dict[str, tuple[Config, Data, nn.Module]]
 Shown = tuple[str, str, str]  # a heading, a sentence, the picture
 
 
-def figures_of(opened: Opened) -> list[Shown]:
+def figures_of(loaded: Loaded) -> list[Shown]:
     """All of them that go with the task."""
-    _, data, _ = next(iter(opened.values()))
-    return [figure(opened) for figure in FIGURES[data.task]] + _filters(opened)
+    _, data, _ = next(iter(loaded.values()))
+    return [figure(loaded) for figure in FIGURES[data.task]] + _filters(loaded)
 
 
 def _some_test_images(data: Data, count: int) -> Indices:
@@ -57,11 +57,11 @@ CHANGES = {  # of an answer, with the words for it
 }
 
 
-def _sensitivity(opened: Opened) -> Shown:
+def _sensitivity(loaded: Loaded) -> Shown:
     series = {}
-    _, first, _ = next(iter(opened.values()))
+    _, first, _ = next(iter(loaded.values()))
     size, words = CHANGES[first.task]
-    for label, (config, data, net) in opened.items():
+    for label, (config, data, net) in loaded.items():
         indices = _some_test_images(data, 100)
         answers = [predict(config, net, data, indices, CPU, (float(angle),)) for angle in ANGLES]
         change = np.stack([size(np.abs(answer - answers[0])) for answer in answers])
@@ -73,14 +73,14 @@ def _sensitivity(opened: Opened) -> Shown:
     return "Rotation sensitivity", text, svg.sensitivity(ANGLES, series, "")
 
 
-def _examples(opened: Opened) -> Shown:
-    _, data, _ = next(iter(opened.values()))
+def _examples(loaded: Loaded) -> Shown:
+    _, data, _ = next(iter(loaded.values()))
     assert isinstance(data, Dataset)
     indices = _some_test_images(data, 5)[:4] if len(data.classes) < 4 else _some_test_images(data, 9)[1::2]
     raw = torch.from_numpy(_light(data.images[indices]))
     pictures = torch.stack([turned(raw, float(angle)) for angle in EXAMPLE_ANGLES], dim=1).mean(2).double().numpy()
     answers: dict[str, Any] = {}
-    for label, (config, own, net) in opened.items():
+    for label, (config, own, net) in loaded.items():
         found = [predict(config, net, own, indices, CPU, (float(angle),)) for angle in EXAMPLE_ANGLES]
         answers[label] = [
             [(data.classes[p[i].argmax()], p[i].max(), p[i].argmax() == data.labels[index]) for p in found]
@@ -94,13 +94,13 @@ def _examples(opened: Opened) -> Shown:
     return "Test images as they are turned", text, svg.turned_examples(pictures, EXAMPLE_ANGLES, truths, answers)
 
 
-def _answers(opened: Opened) -> Shown:
-    _, data, _ = next(iter(opened.values()))
+def _answers(loaded: Loaded) -> Shown:
+    _, data, _ = next(iter(loaded.values()))
     assert isinstance(data, Dataset)
     indices = _some_test_images(data, 6)[1:5]
     bars = {"votes": data.labels[indices].astype(np.float64)}
     moved = {}
-    for label, (config, own, net) in opened.items():
+    for label, (config, own, net) in loaded.items():
         found = [predict(config, net, own, indices, CPU, (angle,)) for angle in (0.0, 90.0, 180.0, 270.0)]
         bars[label], moved[label] = found[0], np.max([np.ptp(answer, axis=0) for answer in np.stack(found, 1)], axis=1)
     notes = [
@@ -127,20 +127,20 @@ def _light(images: NDArray[Any]) -> NDArray[np.float32]:
 # --- an answer for each pixel -----------------------------------------------------------------------------------------
 
 
-def _masks(opened: Opened) -> Shown:
-    _, data, _ = next(iter(opened.values()))
+def _masks(loaded: Loaded) -> Shown:
+    _, data, _ = next(iter(loaded.values()))
     assert isinstance(data, Scenes)
     indices = _some_test_images(data, 3)
     lines, names = [], []
-    found: dict[str, list[tuple[NDArray[np.bool_], str]]] = {label: [] for label in opened}
+    found: dict[str, list[tuple[NDArray[np.bool_], str]]] = {label: [] for label in loaded}
     for i in indices:
-        margin = max(config.net.margin for config, _, _ in opened.values())
+        margin = max(config.net.margin for config, _, _ in loaded.values())
         rows, columns = _fullest(data.labels[i], WINDOW + 2 * margin)
         image, label = data.images[i][:, rows, columns], data.labels[i][rows, columns]
         middle = inside(label, margin)
         lines.append((np.moveaxis(inside_image(image, margin), 0, 2), middle > 0))
         names.append(data.names[i])
-        for name, (config, own, net) in opened.items():
+        for name, (config, own, net) in loaded.items():
             run = runner(for_whole_images(config, net), CPU)
             seen = scaling_of(own)(image)
             turns = []
@@ -183,9 +183,9 @@ def _fullest(labels: NDArray[Any], side: int) -> tuple[slice, slice]:
 # --- filters ----------------------------------------------------------------------------------------------------------
 
 
-def _filters(opened: Opened) -> list[Shown]:
+def _filters(loaded: Loaded) -> list[Shown]:
     figures = []
-    for label, (config, _, net) in opened.items():
+    for label, (config, _, net) in loaded.items():
         weight = dict(net.named_parameters()).get("conv1.weight")
         if weight is None or weight.dim() != 4 or config.net.group is None:
             continue
@@ -198,7 +198,7 @@ def _filters(opened: Opened) -> list[Shown]:
     return figures
 
 
-FIGURES: dict[str, tuple[Callable[[Opened], Shown], ...]] = {
+FIGURES: dict[str, tuple[Callable[[Loaded], Shown], ...]] = {
     "classes": (_sensitivity, _examples),
     "answers": (_sensitivity, _answers),
     "pixels": (_masks,),

@@ -14,7 +14,7 @@ from quarterturn_lab.files import write_atomically
 from quarterturn_lab.report import svg, table
 from quarterturn_lab.report.figures import Shown, figures_of
 from quarterturn_lab.runs import run_directory
-from quarterturn_lab.settings.config import read
+from quarterturn_lab.runs.trained import load_with_data
 from quarterturn_lab.settings.experiments import EXPERIMENTS
 
 PARTS = {"valid": "validation", "test": "test"}  # the one that a run scores on its way
@@ -57,23 +57,21 @@ def report(root: Path, output: Path | None = None, data_folder: str | None = Non
 def section(root: Path, experiment: str, data_folder: str | None) -> Section:
     """The tables and figures of one experiment."""
     lines = table.lines_of(root, experiment)
-    paths = table.collect(root, experiment)
-    first = next(iter(paths.values()))[0]
+    sets = table.collect(root, experiment)
     made = Section(
         experiment,
         EXPERIMENTS[experiment].about,
         *_head_and_rows(lines),
         table.markdown(lines),
-        _facts(first),
+        _facts(sets[0].paths[0]),
     )
-    made.figures += _curves(paths)
-    chosen = _chosen(paths)
+    made.figures += _curves(sets)
     try:
-        opened = {label: run_directory.opened(path, data_folder) for label, path in chosen.items()}
+        loaded = {label: load_with_data(path, data_folder) for label, path in _chosen(sets).items()}
     except (LabError, QuarterturnError) as error:
         made.missing = f"The figures that run the networks are missing, because the data could not be read: {error}"
         return made
-    made.figures += figures_of(opened)
+    made.figures += figures_of(loaded)
     return made
 
 
@@ -83,7 +81,7 @@ def _head_and_rows(lines: list[table.Line]) -> tuple[tuple[str, ...], list[tuple
 
 
 def _facts(path: Path) -> list[tuple[str, str]]:
-    summary, config = run_directory.summary(path), read((path / "config.json").read_text())
+    summary, config = run_directory.summary(path), run_directory.config_of(path)
     seen = f"each seen {config.epochs} times"
     if summary["presentations"] != summary["train_images"] * config.epochs:
         seen = f"{config.tiles} tiles of each in each of {config.epochs} epochs"
@@ -100,28 +98,28 @@ def _facts(path: Path) -> list[tuple[str, str]]:
     ]
 
 
-def _chosen(paths: dict[str, list[Path]]) -> dict[str, Path]:
-    """The baseline and the first rows with pathways, each by its first seed."""
-    grouped = [label for label, found in paths.items() if run_directory.summary(found[0])["group"]]
-    labels = (["baseline"] if "baseline" in paths else []) + grouped
-    return {label: paths[label][0] for label in (labels or list(paths))[:SHOWN]}
+def _chosen(sets: list[table.RunSet]) -> dict[str, Path]:
+    """A baseline and the first rows with pathways, each by its first seed."""
+    baselines = [each for each in sets if each.is_baseline][:1]
+    with_pathways = [each for each in sets if run_directory.summary(each.paths[0])["group"]]
+    return {each.label: each.paths[0] for each in ([*baselines, *with_pathways] or sets)[:SHOWN]}
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
-def _curves(paths: dict[str, list[Path]]) -> list[Shown]:
+def _curves(sets: list[table.RunSet]) -> list[Shown]:
     figures = []
-    task = TASKS[run_directory.summary(next(iter(paths.values()))[0])["task"]]
+    task = TASKS[run_directory.summary(sets[0].paths[0])["task"]]
     scored = [(f"{part}_{task.score}", f"{name} {task.name}") for part, name in PARTS.items()]
     for key, title in (("train_loss", "training loss (warped images)"), *scored):
         series = {}
-        for label, found in paths.items():
-            records = [{r["epoch"]: r[key] for r in run_directory.records(path) if key in r} for path in found]
+        for each in sets:
+            records = [{r["epoch"]: r[key] for r in run_directory.records(path) if key in r} for path in each.paths]
             epochs = sorted(set.intersection(*(set(record) for record in records)))
             if epochs:
                 values = np.array([[record[epoch] for epoch in epochs] for record in records])
-                series[label] = (np.array(epochs, float), values.mean(0), values.min(0), values.max(0))
+                series[each.label] = (np.array(epochs, float), values.mean(0), values.min(0), values.max(0))
         if series:
             figures.append(
                 (title[0].upper() + title[1:], "Mean over seeds; the band is the range.", svg.curves(series, ""))

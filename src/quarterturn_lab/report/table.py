@@ -2,13 +2,14 @@
 
 import csv
 import io
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from quarterturn_lab.evaluation.statistics import mean_sd, paired_t_test, sign_flip_test
 from quarterturn_lab.evaluation.tasks import TASKS, Task
-from quarterturn_lab.runs import run_directory
+from quarterturn_lab.runs import naming, run_directory
 from quarterturn_lab.settings.experiments import EXPERIMENTS, Printed
 from quarterturn_lab.settings.networks import ROWS
 
@@ -35,31 +36,72 @@ class Line:
     p_flip: float | None
 
 
-def collect(root: Path, experiment: str) -> dict[str, list[Path]]:
-    """Finished runs of an experiment by the name of their row's folder; in the order of the rows' list."""
-    found: dict[str, list[Path]] = {}
+@dataclass(frozen=True)
+class RunSet:
+    """Finished runs that differ in their seed alone."""
+
+    row: str
+    differing: dict[str, Any]  # settings that are not the row's own
+    label: str  # the row, and those of these settings that not all sets of the table share
+    paths: tuple[Path, ...]  # by seed
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """The differing settings but for those that choose a network."""
+        return {name: value for name, value in self.differing.items() if name not in naming.NETWORK}
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.row == "baseline" and self.training == self.differing
+
+
+def collect(root: Path, experiment: str) -> list[RunSet]:
+    """The finished runs of an experiment below a directory, whatever their directories are called, by their settings.
+
+    In the order of the rows' list. Of two directories that hold the same run one is taken.
+    """
+    found: dict[str, tuple[str, dict[str, Any], dict[int, Path]]] = {}
     for path in run_directory.finished(root):
         if run_directory.summary(path)["experiment"] == experiment:
-            found.setdefault(path.parent.name, []).append(path)
-    order = list(EXPERIMENTS[experiment].rows) + list(ROWS)
-    rank = {label: i for i, label in reversed(list(enumerate(order)))}
-    return dict(sorted(found.items(), key=lambda item: (rank.get(item[0], len(order)), item[0])))
+            config = run_directory.config_of(path)
+            differing = naming.differences(config)
+            key = json.dumps([config.row, differing])
+            found.setdefault(key, (config.row, differing, {}))[2].setdefault(config.seed, path)
+    shared = _shared([differing for _, differing, _ in found.values()])
+    sets = []
+    for row, differing, paths in found.values():
+        own = {name: value for name, value in differing.items() if name not in shared}
+        sets.append(RunSet(row, differing, naming.label(row, own), tuple(paths[seed] for seed in sorted(paths))))
+    order = list(dict.fromkeys((*EXPERIMENTS[experiment].rows, *ROWS)))
+    return sorted(sets, key=lambda each: (order.index(each.row), each.label))
+
+
+def _shared(all_differing: list[dict[str, Any]]) -> set[str]:
+    """The settings that differ from the rows' own, and alike in all sets: a table need not repeat them."""
+    first = all_differing[0] if all_differing else {}
+    return {
+        name
+        for name, value in first.items()
+        if name not in naming.NETWORK and all(name in other and other[name] == value for other in all_differing)
+    }
 
 
 def lines_of(root: Path, experiment: str) -> list[Line]:
-    """The table, with paired comparisons against the row "baseline" where both have a seed."""
-    found = {
-        label: [run_directory.summary(path) for path in paths] for label, paths in collect(root, experiment).items()
-    }
-    return [_line(label, own, found.get("baseline", []), experiment) for label, own in found.items()]
+    """The table, with paired comparisons against the baseline that was trained alike, where both have a seed."""
+    sets = collect(root, experiment)
+    summaries = {each.label: [run_directory.summary(path) for path in each.paths] for each in sets}
+    lines = []
+    for each in sets:
+        alike = [s for s in sets if s.is_baseline and s.training == each.training and s is not each]
+        baseline = summaries[alike[0].label] if alike else []
+        lines.append(_line(each.label, summaries[each.label], baseline, experiment))
+    return lines
 
 
 def _line(label: str, own: Summaries, baseline: Summaries, experiment: str) -> Line:
-    own = sorted(own, key=lambda summary: summary["seed"])
     task = TASKS[EXPERIMENTS[experiment].task]
     reference = {summary["seed"]: summary["test"][task.score] for summary in baseline}
-    gaps = [s["test"][task.score] - reference[s["seed"]] for s in own if s["seed"] in reference]
-    paired = gaps if label != "baseline" else []
+    paired = [s["test"][task.score] - reference[s["seed"]] for s in own if s["seed"] in reference]
 
     def over_seeds(*path: str) -> tuple[float, float | None]:
         values = []

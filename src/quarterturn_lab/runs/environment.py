@@ -1,4 +1,4 @@
-"""What a run ran on."""
+"""The machine a run is on: its device, what is written about it, and what it cannot do."""
 
 import functools
 import os
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from quarterturn_lab.data.dataset import Data
+from quarterturn_lab.errors import RunError
 from quarterturn_lab.settings.config import Config
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -21,7 +22,7 @@ WITHOUT_AMX = ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 PRODUCT = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); torch.nn.functional.linear(x, x, x[0])"
 
 
-def environment(config: Config, data: Data, device: torch.device) -> dict[str, Any]:
+def describe(config: Config, data: Data, device: torch.device) -> dict[str, Any]:
     """What the run ran on, and the numbers that follow from its settings."""
     return {
         "quarterturn": version("quarterturn"),
@@ -38,6 +39,18 @@ def environment(config: Config, data: Data, device: torch.device) -> dict[str, A
         "data": data.fingerprint,
         "skipped": list(data.bad),
     }
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of that name; "auto" is the GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise RunError(f"device {name!r} cannot be used ({str(error).splitlines()[0]}): give --device cpu") from None
+    return device
 
 
 def processor() -> str:

@@ -2,23 +2,15 @@
 
 from quarterturn_lab.data import loader
 from quarterturn_lab.data.dataset import Data, Settings, subset
-from quarterturn_lab.settings.config import Config
+from quarterturn_lab.settings.config import Config, ImageSettings
 
 
-def settings_of(config: Config) -> Settings:
+def loader_settings(config: Config) -> Settings:
     """What a run asks its loader for."""
-    return Settings(
-        folder=config.data,
-        side=config.net.side,
-        channels=config.net.channels,
-        longest=config.longest,
-        invert=config.invert,
-        skip_bad=config.skip_bad,
-        max_pixels=config.max_pixels,
-        floats=config.floats,
-    )
+    own = {name: getattr(config, name) for name in ImageSettings.model_fields}
+    return Settings(folder=config.data, side=config.net.side, channels=config.net.channels, **own)
 
 
 def load(config: Config) -> Data:
     """The data of a run, with the part of the training images that its seed draws."""
-    return subset(loader(config.loader)(settings_of(config)), config.train_size, config.seed)
+    return subset(loader(config.loader)(loader_settings(config)), config.train_size, config.seed)

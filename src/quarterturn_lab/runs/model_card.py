@@ -1,4 +1,4 @@
-"""What has to be known of a trained network to use it: how files become its input, and what its outputs mean.
+"""The model card: what is needed to use a trained network, how files become its input and what its outputs mean.
 
 Written as model.json beside the weights, and into an ONNX file. Nothing here needs torch.
 """
@@ -19,7 +19,7 @@ KEY = "quarterturn"  # in the metadata of an ONNX file
 
 
 @dataclass(frozen=True)
-class Facts:
+class ModelCard:
     """`classes` are the names of the outputs; `bands` the numbers of channels that the files of the training had."""
 
     task: str
@@ -36,12 +36,12 @@ class Facts:
         """Whether there is an answer for each pixel."""
         return self.task in ("pixels", "instances")
 
-    def written(self) -> str:
-        return json.dumps({"version": VERSION, **asdict(self)}, indent=1)
+    def to_json(self) -> str:
+        return json.dumps({"version": VERSION, **asdict(self), "settings": self.settings.model_dump()}, indent=1)
 
 
-def read(text: str, source: object) -> Facts:
-    """Facts from their written form."""
+def read(text: str, source: object) -> ModelCard:
+    """A model card from its JSON; `source` is named where it is none."""
     try:
         found = json.loads(text)
         if found.pop("version") != VERSION:
@@ -49,7 +49,7 @@ def read(text: str, source: object) -> Facts:
         found |= {name: tuple(found[name]) for name in ("classes", "bands")}
         found["settings"] = Settings(**found["settings"])
         found["scaling"] = Scaling(**{name: tuple(values) for name, values in found["scaling"].items()})
-        return Facts(**found)
+        return ModelCard(**found)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(f"{source} was not written by this version of quarterturn ({error}): make it again") from None
 

@@ -9,19 +9,16 @@ from importlib import import_module
 import torch
 from torch import nn
 
-from quarterturn_lab.data.dataset import Data
 from quarterturn_lab.errors import ConfigError, unknown
 from quarterturn_lab.models.build import build, initialise
 from quarterturn_lab.settings.config import Config
 
 
-def make_net(config: Config, data: Data) -> nn.Module:
-    """The network of a run, initialised from its seed; a factory's keeps torch's own initialisation."""
-    return net_for(config, data.classes)
-
-
 def net_for(config: Config, classes: tuple[str, ...]) -> nn.Module:
-    """The same, for outputs of these names, in the memory format in which it takes less time."""
+    """The network of a run, for outputs of these names, initialised from its seed.
+
+    A factory's network keeps torch's own initialisation. The memory format is the one in which it takes less time.
+    """
     net = replace(config.net, outputs=len(classes), answers=classes if config.net.output == "questions" else ())
     if config.factory:
         torch.manual_seed(config.seed)

@@ -1,4 +1,4 @@
-"""Run directories: where a run goes, who holds it, and what is read from it afterwards.
+"""Run directories: who holds one, and what is read from it afterwards.
 
 config.json  environment.json  metrics.jsonl  checkpoint.pt  model.safetensors  model.json  summary.json
 """
@@ -10,29 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
-from torch import nn
-
-from quarterturn_lab.data.dataset import Data
 from quarterturn_lab.errors import ConfigError, RunError
 from quarterturn_lab.files import no_space
-from quarterturn_lab.runs import model_card
-from quarterturn_lab.runs.loading import load
-from quarterturn_lab.runs.network import net_for
 from quarterturn_lab.settings.config import Config, difference, read
-from quarterturn_lab.settings.networks import ROWS
-
-
-def directory_of(config: Config, root: Path) -> Path:
-    """Where a run goes: root/experiment/row, what differs from the row's own, seed."""
-    row = config.row
-    if config.net.group and config.net.group != ROWS[config.row].get("group"):
-        row += f"-{config.net.group}"
-    if config.net.group and config.rotate != "maps":
-        row += f"-{config.rotate}"
-    if config.factory:
-        row = config.factory.replace(":", ".")
-    return root / config.experiment / row / f"seed{config.seed}"
 
 
 def check_config(config: Config, directory: Path) -> None:
@@ -91,38 +71,10 @@ def records(directory: Path) -> list[dict[str, Any]]:
     return found
 
 
-def opened(directory: Path, data_folder: str | None = None) -> tuple[Config, Data, nn.Module]:
-    """A finished run with its data and its trained network."""
-    config = config_of(directory)
-    if data_folder:
-        config = config.model_copy(update={"data": data_folder})
-    data = load(config)
-    return config, data, trained(directory, config, data.classes)
-
-
 def config_of(directory: Path) -> Config:
     """The settings of a finished run."""
     summary(directory)
     return read((directory / "config.json").read_text())
-
-
-def trained(directory: Path, config: Config, classes: tuple[str, ...]) -> nn.Module:
-    """The trained network of a finished run, without its data."""
-    net = net_for(config, classes)
-    try:
-        net.load_state_dict(load_file(directory / "model.safetensors"))
-    except RuntimeError as error:
-        raise ConfigError(f"{directory}: the weights do not fit config.json: {str(error).splitlines()[0]}") from None
-    return net.eval()
-
-
-def known(directory: Path) -> model_card.Facts:
-    """What is to be known of the network of a finished run."""
-    summary(directory)
-    path = directory / "model.json"
-    if not path.exists():
-        raise RunError(f"{directory} has no model.json: it was trained by an older version; train it again")
-    return model_card.read(path.read_text(), path)
 
 
 def finished(root: Path) -> list[Path]:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.settings.networks import Net
@@ -11,7 +11,7 @@ Precision = Literal["fp32", "bf16", "fp16"]
 
 # What may differ between two sittings of one run: it says where and how to run, not what comes out.
 FREE = frozenset({"data", "device", "checkpoint_seconds", "tensorboard", "score_turns"})
-
+MAX_PIXELS = 64_000_000
 
 # Modules of networks that records and run directories name as they were called when they were made.
 MOVED = {f"quarterturn_lab.{name}": "quarterturn_lab.models.mnist" for name in ("sevenlayers", "digits")}
@@ -20,22 +20,52 @@ MOVED = {f"quarterturn_lab.{name}": "quarterturn_lab.models.mnist" for name in (
 class Augment(BaseModel):
     """Ranges of the random warps of training images; zero or one switches a part off."""
 
+    model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True)
+
+    turn: Annotated[  # files call it rotate
+        float,
+        Field(ge=0, le=360, validation_alias=AliasChoices("turn", "rotate"), serialization_alias="rotate"),
+        Field(description="Turn training images by up to this many degrees."),
+    ] = 360.0
+    shift: Annotated[float, Field(ge=0, le=0.5, description="Shift them by up to this part of their side.")] = 0.0
+    zoom: Annotated[float, Field(ge=1, description="Zoom them by up to this factor, in or out.")] = 1.0
+    shear: Annotated[float, Field(ge=0, lt=80, description="Shear them by up to this many degrees.")] = 0.0
+    stretch: Annotated[
+        float, Field(ge=1, description="Stretch one axis by up to this factor, and shrink the other by the same.")
+    ] = 1.0
+    flip: Annotated[bool, Field(description="Flip half of them. Not where mirror images are of different classes.")] = (
+        True
+    )
+    colour: Annotated[
+        float,
+        Field(
+            ge=0, description="Brighter or darker, along the colours' first principal component: this is the deviation."
+        ),
+    ] = 0.0
+    border: Annotated[
+        Literal["zeros", "reflection"], Field(description="What lies outside an image that is warped.")
+    ] = "zeros"
+
+
+class ImageSettings(BaseModel):
+    """How image files become arrays: settings of a run, which its loader gets as they are."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    rotate: Annotated[float, Field(ge=0, le=360)] = 360.0  # degrees: uniform in [0, rotate)
-    shift: Annotated[float, Field(ge=0, le=0.5)] = 0.0  # of the side, both axes, uniform
-    zoom: Annotated[float, Field(ge=1)] = 1.0  # log-uniform in [1/zoom, zoom]
-    shear: Annotated[float, Field(ge=0, lt=80)] = 0.0  # degrees, uniform in [-shear, shear]
-    stretch: Annotated[float, Field(ge=1)] = 1.0  # log-uniform; one axis by it, the other by its inverse
-    flip: bool = True  # off where mirror images are of different classes
-    colour: Annotated[float, Field(ge=0)] = 0.0  # brightness along the colours' first principal component, sd
-    border: Literal["zeros", "reflection"] = "zeros"  # what lies outside the image
+    longest: Annotated[
+        int | None,
+        Field(ge=1, description="Scale the longest side of an image to this many pixels; by default to the side."),
+    ] = None
+    invert: Annotated[bool, Field(description="Make white the background.")] = False
+    floats: Annotated[
+        bool, Field(description="Keep the files' own values and channels: FITS, float and many-channel TIFF.")
+    ] = False
+    skip_bad: Annotated[bool, Field(description="Leave out images that cannot be read, and count them.")] = False
+    max_pixels: Annotated[int, Field(ge=1, description="Refuse images with more pixels than this.")] = MAX_PIXELS
 
 
-class Config(BaseModel):
-    """The settings of one run. A batch is divided by the number of pathways unless `divide_batch` is off."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class Config(ImageSettings):
+    """The settings of one run. Those with a description are options of the command line too, see `options.py`."""
 
     experiment: str
     row: str
@@ -44,38 +74,47 @@ class Config(BaseModel):
     factory: Annotated[str | None, BeforeValidator(lambda name: _moved(name))] = (
         None  # package.module:function of a network of one's own
     )
-    rotate: Literal["maps", "filters"] = "maps"
+    rotate: Annotated[
+        Literal["maps", "filters"],
+        Field(description="Turn the maps or the filters: the same network, other memory and speed."),
+    ] = "maps"
 
     loader: str
-    data: str | None = None  # the folder
-    longest: int | None = Field(None, ge=1)  # the longest side of an image is scaled to this; None: to the whole side
-    invert: bool = False
-    train_size: int | None = Field(None, ge=2)  # a draw of the training part, by classes, another one for each seed
-    floats: bool = False  # keep the files' own values and channels, instead of bytes
-    tiles: int = Field(1, ge=1)  # how many tiles of each training image an epoch sees, where there are masks
-    skip_bad: bool = False
-    max_pixels: int = Field(64_000_000, ge=1)  # larger images are refused
+    data: Annotated[str | None, Field(description="The folder of the images; the synthetic set needs none.")] = None
+    train_size: Annotated[
+        int | None,
+        Field(ge=2, description="Train on this many images, drawn by class, other ones for each seed."),
+    ] = None
+    tiles: Annotated[
+        int, Field(ge=1, description="How many tiles of each image an epoch sees, where there are masks.")
+    ] = 1
 
-    epochs: int = Field(40, ge=1)
-    batch: int = Field(128, ge=1)
-    divide_batch: bool = True
-    lr: float = Field(1e-3, gt=0)
-    drops: tuple[float, ...] = (0.83, 0.95)  # tenfold, at these parts of the run
-    weight_decay: float = Field(0.0, ge=0)  # on weights, not on biases
-    clip: float | None = Field(None, gt=0)  # largest norm of the gradient
-    output_scale: float = Field(0.1, gt=0)  # of the output layer's initial weights
+    epochs: Annotated[int, Field(ge=1, description="How often each training image is seen.")] = 40
+    batch: Annotated[int, Field(ge=1, description="Images in a batch.")] = 128
+    divide_batch: Annotated[
+        bool, Field(description="Divide the batch by the number of pathways, as the paper did.")
+    ] = True
+    lr: Annotated[float, Field(gt=0, description="Adam's learning rate.")] = 1e-3
+    drops: Annotated[
+        tuple[float, ...], Field(description="Parts of the run after which the learning rate is tenfold lower.")
+    ] = (0.83, 0.95)
+    weight_decay: Annotated[float, Field(ge=0, description="Weight decay, on weights and not on biases.")] = 0.0
+    clip: Annotated[float | None, Field(gt=0, description="Largest norm of the gradient.")] = None
+    output_scale: Annotated[float, Field(gt=0, description="Scale of the output layer's initial weights.")] = 0.1
     augment: Augment = Augment()
-    precision: Precision = "fp32"
-    compile: bool = False
-    threads: int = Field(1, ge=1)
+    precision: Annotated[Precision, Field(description="bf16 and fp16 train faster where the machine has them.")] = (
+        "fp32"
+    )
+    compile: Annotated[bool, Field(description="Use torch.compile: slow to start, faster later.")] = False
+    threads: Annotated[int, Field(ge=1, description="Threads of one run; the same number gives the same digits.")] = 1
 
     eval_points: int = Field(10, ge=1)  # how often validation, or else test, is scored on the way: for the curves
     eval_train: int = Field(4000, ge=1)  # how many training images the final training loss is measured on
     score_turns: bool = True  # in the end, score the mean answer to four turns of each image as well
 
-    device: str = "auto"
-    checkpoint_seconds: float = Field(20.0, ge=0)
-    tensorboard: bool = False
+    device: Annotated[str, Field(description="auto, cpu, cuda, cuda:1, ...")] = "auto"
+    checkpoint_seconds: Annotated[float, Field(ge=0, description="Save a checkpoint this often.")] = 20.0
+    tensorboard: Annotated[bool, Field(description="Write TensorBoard records too.")] = False
 
     @model_validator(mode="after")
     def _fits(self) -> "Config":

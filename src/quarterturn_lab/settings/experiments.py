@@ -4,7 +4,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quarterturn_lab.errors import ConfigError, unknown
+from quarterturn_lab.settings.config import Config, checked
 from quarterturn_lab.settings.networks import BUILDINGS, GALAXIES, NUCLEI, PLANKTON, ROWS, Net, edited, restaged
+from quarterturn_lab.settings.options import NETWORK, WARPS
 
 POOLING = ("pool-mean", "pool-rms", "pool-max", "mean-relu", "rms-relu", "max-relu")
 CONTROLS = ("baseline-linear", "baseline-half-linear")
@@ -68,7 +70,7 @@ PLANKTON_WARPS = {"shift": 10 / 95, "zoom": 1.6, "shear": 20.0, "stretch": 1.3, 
 GALAXY_WARPS = {"shift": 1 / 64, "zoom": 1.3, "flip": True, "colour": 0.5, "border": "reflection"}
 GALAXY_ROWS = ("baseline", "baseline-half", *CONTROLS, "pool-mean", "roll-all-quarter", "roll-dense-half")
 DIGITS: dict[str, Any] = {"batch": 64, "divide_batch": False, "drops": (0.75, 0.92), "eval_points": 1} | {
-    "augment": {"rotate": 360.0, "flip": False}
+    "augment": {"turn": 360.0, "flip": False}
 }
 AERIAL = {"eval_points": 4, "eval_train": 4, "augment": {"flip": True, "border": "reflection"}}
 AERIAL_ROWS = ("baseline", "baseline-half", "pool-mean", "roll-all-quarter", "roll-all-half")
@@ -113,7 +115,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         replace(SMALL, side=28, outputs=10),
         "mnist-rot",
         ("baseline", "baseline-linear", "baseline-half", "pool-mean", "roll-all-quarter", "roll-dense-half"),
-        {"epochs": 10, "batch": 64, "divide_batch": False, "augment": {"rotate": 360.0, "flip": False}},
+        {"epochs": 10, "batch": 64, "divide_batch": False, "augment": {"turn": 360.0, "flip": False}},
     ),
     "mnist-rot-7": Experiment(
         "rotated MNIST for networks of seven convolutions, without augmentation, as published",
@@ -121,7 +123,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "mnist-rot",
         ("baseline",),
         {"epochs": 40, "batch": 64, "divide_batch": False, "drops": (0.75, 0.92)}
-        | {"eval_points": 1, "augment": {"rotate": 0.0, "flip": False}},  # there is no validation part to watch
+        | {"eval_points": 1, "augment": {"turn": 0.0, "flip": False}},  # there is no validation part to watch
     ),
     "mnist-rot-choice": Experiment(
         "rotated MNIST without its test images, to choose a network on 2,000 of the training images",
@@ -202,13 +204,6 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
 }
 
-NET_OPTIONS = ("side", "channels", "outputs", "dropout", "group", "pool_at", "relu_after", "output")
-AUGMENT_OPTIONS = {"turn": "rotate", "shift": "shift", "zoom": "zoom", "shear": "shear", "stretch": "stretch"} | {
-    "flip": "flip",
-    "colour": "colour",
-    "border": "border",
-}
-
 
 def experiment_of(name: str) -> Experiment:
     """The experiment of that name; an unknown name raises with the nearest valid ones."""
@@ -232,9 +227,9 @@ def settings_of(name: str, row: str, **options: Any) -> dict[str, Any]:
     """All settings of a run, for `config.checked`: the experiment's, the row's, then the options that are not None."""
     experiment = experiment_of(name)
     given = {key: value for key, value in options.items() if value is not None}
-    changes = {key: given.pop(key) for key in NET_OPTIONS if key in given}
+    changes = {key: given.pop(key) for key in ("outputs", *NETWORK) if key in given}
     baseline = restaged(experiment.baseline, given.pop("stages")) if "stages" in given else experiment.baseline
-    warps = {AUGMENT_OPTIONS[key]: given.pop(key) for key in list(AUGMENT_OPTIONS) if key in given}
+    warps = {key: given.pop(key) for key in WARPS if key in given}
     if "group" in changes:
         from quarterturn.groups import named
 
@@ -250,3 +245,8 @@ def settings_of(name: str, row: str, **options: Any) -> dict[str, Any]:
         "net": edited(baseline, row, **changes),
         **settings,
     }
+
+
+def config_for(name: str, row: str, seed: int = 0, factory: str | None = None, **options: Any) -> Config:
+    """The checked settings of a run of a row."""
+    return checked({**settings_of(name, row, **options), "seed": seed, "factory": factory})

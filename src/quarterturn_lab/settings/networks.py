@@ -5,7 +5,9 @@ is justified in docs/decisions/0020-where-the-paper-is-silent.md.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from quarterturn_lab.errors import ConfigError, unknown
 
@@ -19,8 +21,8 @@ class Net:
     The first group of fields is the baseline. The second is what the rows of the tables change.
     """
 
-    channels: int
-    side: int
+    channels: Annotated[int, Field(description="1 for grey, 3 for colour; any number with --floats.")]
+    side: Annotated[int, Field(description="Side of the network's input, in pixels.")]
     stages: Stages  # widths of the convolutions; where `pooled`, a max pool of stride 2 ends each stage
     hidden: tuple[int, ...]  # widths of the dense layers, or of the 1x1 convolutions where `head` is "conv"
     outputs: int
@@ -29,16 +31,23 @@ class Net:
     pooled: bool = True
     unet: bool = False  # the stages are climbed again, each with what it had on the way down beside it
     head: Literal["dense", "conv"] = "dense"
-    dropout: float = 0.5  # before each dense layer
-    output: Literal["linear", "relu", "sigmoid", "questions"] = "linear"
+    dropout: Annotated[float, Field(description="Dropout before each dense layer.")] = 0.5
+    output: Annotated[
+        Literal["linear", "relu", "sigmoid", "questions"], Field(description="Nonlinearity of the output layer.")
+    ] = "linear"
     answers: tuple[str, ...] = ()  # the columns that "questions" speaks of; none: all 37
 
-    group: str | None = None  # None: a plain network
+    group: Annotated[
+        str | None, Field(description="The group of a row with pathways, such as C4, D4, C2 or mirror.")
+    ] = None  # None: a plain network
     method: Literal["pool", "stack", "oriented-max", "gradual-pool", "symmetric"] = "pool"
     pool: Literal["mean", "rms", "max"] = "mean"  # over pathways
-    pool_at: Literal["before-output", "after-output"] = "before-output"
+    pool_at: Annotated[
+        Literal["before-output", "after-output"],
+        Field(description="Pool the pathways before or after the output layer."),
+    ] = "before-output"
     relu: bool = True  # on the last hidden layer, before the pathways are pooled
-    relu_after: bool = False  # after they are pooled
+    relu_after: Annotated[bool, Field(description="A ReLU after the pathways are pooled.")] = False
     roll: Literal["none", "dense", "all"] = "none"
     divide: int = 1  # widths of all layers but the last two are divided by this
     widen: int = 1  # ... or multiplied by this

@@ -20,7 +20,7 @@ import torch
 from quarterturn.cost import cost
 from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.files import write_atomically
-from quarterturn_lab.runs import network, run_directory
+from quarterturn_lab.runs import naming, network, run_directory
 from quarterturn_lab.settings.config import Config, read
 from quarterturn_lab.studies.definition import Entry, Study
 from quarterturn_lab.training.sweep import FAILED
@@ -49,7 +49,7 @@ class Records:
 
 
 def directory_of(entry: Entry, seed: int, root: Path) -> Path:
-    return root / entry.experiment / entry.label / f"seed{seed}"
+    return naming.directory_of(entry.config(seed), root)
 
 
 def settings_of(config: Config) -> dict[str, Any]:

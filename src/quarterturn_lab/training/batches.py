@@ -5,9 +5,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quarterturn_lab.data.augment import colours, corners, matrices, room, warped
+from quarterturn_lab.data.augment import colours, corners, matrices, source_side, warped
 from quarterturn_lab.data.dataset import Data, Dataset, Indices, Scenes
-from quarterturn_lab.data.prepare import fetch, middle, prepared
+from quarterturn_lab.data.prepare import centre_crop, fetch, prepared
 from quarterturn_lab.data.scaling import Scaling
 from quarterturn_lab.settings.config import Config
 
@@ -26,7 +26,7 @@ def batch(config: Config, data: Data, scaling: Scaling, epoch: int, samples: Ind
         pixels, numbers = tiles(config, data, epoch, samples)
         inputs = warped(prepared(torch.from_numpy(pixels).to(device), scaling), maps, side, warps.border)
         turned = warped(torch.from_numpy(numbers).to(device), maps, side, "reflection", "nearest")
-        labels = middle(turned, side - 2 * config.net.margin)[:, 0].long()
+        labels = centre_crop(turned, side - 2 * config.net.margin)[:, 0].long()
     if warps.colour:
         black, white = (prepared(torch.full((1, 3, 1, 1), value, device=device), scaling) for value in (0.0, 255.0))
         shift = colours(warps, config.seed, epoch, samples).to(device)
@@ -40,7 +40,7 @@ def tiles(config: Config, data: Scenes, epoch: int, samples: Indices) -> tuple[N
     They are larger than the network's input by what any warp may need, so that no border enters a tile. An image that
     is too small for that is continued by its reflection.
     """
-    side = room(config.augment, config.net.side)
+    side = source_side(config.augment, config.net.side)
     places = corners(config.seed, epoch, samples)
     images, labels = [], []
     for sample, place in zip(samples, places, strict=True):

@@ -52,18 +52,6 @@ class Step:
     record: dict[str, Any] | None
 
 
-def pick_device(name: str) -> torch.device:
-    """The device of that name; "auto" is the GPU where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise RunError(f"device {name!r} cannot be used ({str(error).splitlines()[0]}): give --device cpu") from None
-    return device
-
-
 def new_state(config: Config, net: nn.Module, device: torch.device) -> State:
     """Adam, with weight decay on weights alone."""
     weights = [p for p in net.parameters() if p.dim() > 1]

@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from quarterturn_lab.errors import ConfigError, RunError
+from quarterturn_lab.errors import RunError
 from quarterturn_lab.progress import Bars
-from quarterturn_lab.settings.config import Config, difference, read
+from quarterturn_lab.runs.run_directory import check_config
+from quarterturn_lab.settings.config import Config
+from quarterturn_lab.training.worker import ALLOCATOR
 
 Job = tuple[Config, Path]
 FAILED = "failed.txt"  # why a run failed, until it is tried again
-
-# glibc gives large blocks back after each use and pays page faults for them at the next; with these it keeps them.
-ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_": "8000000000"}
 
 
 @dataclass
@@ -37,7 +36,7 @@ class _Running:
 def sweep(jobs: Sequence[Job], at_once: int, bars: Bars) -> None:
     """Bring all runs to their end. A run that fails does not stop the others; the error at the end names them all."""
     for config, directory in jobs:
-        _check(config, directory)
+        check_config(config, directory)
     waiting = [job for job in jobs if not (job[1] / "summary.json").exists()]
     kept = len(jobs) - len(waiting)
     resumed = sum((directory / "checkpoint.pt").exists() for _, directory in waiting)
@@ -67,15 +66,6 @@ def sweep(jobs: Sequence[Job], at_once: int, bars: Bars) -> None:
             run.errors.close()
     if failed:
         raise RunError(f"{len(failed)} of {len(jobs)} runs failed; " + "; ".join(failed))
-
-
-def _check(config: Config, directory: Path) -> None:
-    path = directory / "config.json"
-    if path.exists() and (changed := difference(read(path.read_text()), config)):
-        raise ConfigError(
-            f"{directory} holds a run with other settings ({'; '.join(changed)}): give the same settings, another "
-            "--runs-dir, or remove the directory"
-        )
 
 
 def _start(config: Config, directory: Path) -> _Running:

@@ -1,15 +1,8 @@
-"""Run directories: the only thing that training and reporting share.
+"""One run from start to end, in its directory: train or go on, score, write what comes after training needs."""
 
-    config.json  environment.json  metrics.jsonl  checkpoint.pt  model.safetensors  model.json  summary.json
-
-A checkpoint is one file, replaced as a whole; a run that was killed goes on from it and ends with the same weights.
-"""
-
-import io
 import json
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +12,19 @@ from torch import nn
 
 from quarterturn_lab.data.dataset import Data, Indices
 from quarterturn_lab.data.scaling import scaling_of
-from quarterturn_lab.errors import ConfigError, RunError
+from quarterturn_lab.errors import RunError
 from quarterturn_lab.evaluation.score import evaluate
 from quarterturn_lab.files import no_space, write_atomically
-from quarterturn_lab.runs import environment, model_card
-from quarterturn_lab.runs.loading import load, settings_of
-from quarterturn_lab.runs.network import make_net
+from quarterturn_lab.runs import environment
+from quarterturn_lab.runs.loading import load, loader_settings
+from quarterturn_lab.runs.model_card import ModelCard
+from quarterturn_lab.runs.network import net_for
 from quarterturn_lab.runs.run_directory import check_config, locked, summary
 from quarterturn_lab.settings.config import Config
-from quarterturn_lab.training import loop
+from quarterturn_lab.training import checkpoint, loop
 
 Progress = Callable[[int, int, float], None]  # step, all steps, loss
 QUARTERS = (0.0, 90.0, 180.0, 270.0)
-
-
-# --- running ----------------------------------------------------------------------------------------------------------
 
 
 def run(config: Config, directory: Path, progress: Progress | None = None) -> dict[str, Any]:
@@ -45,14 +36,14 @@ def run(config: Config, directory: Path, progress: Progress | None = None) -> di
         if (directory / "summary.json").exists():
             return summary(directory)
         torch.set_num_threads(config.threads)
-        device = loop.pick_device(config.device)
+        device = environment.pick_device(config.device)
         if config.precision == "bf16" and device.type == "cpu" and (fault := environment.bf16_fault()):
             raise RunError(f"{fault}, or take --precision fp32")
         data = load(config)
-        net = make_net(config, data).to(device)
+        net = net_for(config, data.classes).to(device)
         write_atomically(directory / "config.json", config.model_dump_json(indent=1))
         write_atomically(
-            directory / "environment.json", json.dumps(environment.environment(config, data, device), indent=1)
+            directory / "environment.json", json.dumps(environment.describe(config, data, device), indent=1)
         )
         return _train(config, directory, data, net, device, progress)
 
@@ -61,7 +52,7 @@ def _train(
     config: Config, directory: Path, data: Data, net: nn.Module, device: torch.device, progress: Progress | None
 ) -> dict[str, Any]:
     state = loop.new_state(config, net, device)
-    records = _restore(directory, net, state, data)
+    records = checkpoint.restore(directory, net, state, data)
     total = loop.steps_per_epoch(config, data) * config.epochs
     saved, writer = time.monotonic(), _tensorboard(config, directory)
     for step in loop.train(config, net, data, state, device):
@@ -71,7 +62,7 @@ def _train(
             for name, value in step.record.items() if writer else ():
                 writer.add_scalar(name, value, step.step)
         if time.monotonic() - saved >= config.checkpoint_seconds:
-            _save(directory, net, state, records, data)
+            checkpoint.save(directory, net, state, records, data)
             saved = time.monotonic()
         if progress:
             progress(step.step, total, step.loss)
@@ -89,7 +80,7 @@ def _finish(
     records: list[dict[str, Any]],
     device: torch.device,
 ) -> dict[str, Any]:
-    _save(directory, net, state, records, data)
+    checkpoint.save(directory, net, state, records, data)
     some = data.train[:: max(1, len(data.train) // config.eval_train)][: config.eval_train]
     wall = state.seconds["wall"]
     presented = len(data.train) * loop.tiles_of(config, data) * config.epochs
@@ -118,7 +109,7 @@ def _finish(
         "data": data.fingerprint,
     }
     write_atomically(directory / "model.safetensors", save({k: v.contiguous() for k, v in net.state_dict().items()}))
-    write_atomically(directory / "model.json", facts_of(config, data).written())
+    write_atomically(directory / "model.json", _model_card(config, data).to_json())
     write_atomically(directory / "summary.json", json.dumps(result, indent=1))
     return result
 
@@ -132,61 +123,18 @@ def _scores(
     return found
 
 
-def facts_of(config: Config, data: Data) -> model_card.Facts:
-    """What is to be known to use the network on other images."""
-    return model_card.Facts(
+def _model_card(config: Config, data: Data) -> ModelCard:
+    """The model card of a run."""
+    return ModelCard(
         task=data.task,
         experiment=config.experiment,
         classes=data.classes,
-        settings=replace(settings_of(config), folder=None),
+        settings=loader_settings(config).model_copy(update={"folder": None}),
         scaling=scaling_of(data),
         bands=data.bands,
         margin=config.net.margin,
         shrinks=config.net.unet,
     )
-
-
-# --- checkpoints ------------------------------------------------------------------------------------------------------
-
-
-def _save(directory: Path, net: nn.Module, state: loop.State, records: list[dict[str, Any]], data: Data) -> None:
-    buffer = io.BytesIO()  # first into memory: a full disk then shows as an error of our own write
-    torch.save(
-        {
-            "net": net.state_dict(),
-            "optimizer": state.optimizer.state_dict(),
-            "scaler": state.scaler.state_dict(),
-            "numbers": {name: getattr(state, name) for name in NUMBERS},
-            "records": json.dumps(records),
-            "data": data.fingerprint,
-        },
-        buffer,
-    )
-    write_atomically(directory / "checkpoint.pt", buffer.getvalue())
-
-
-NUMBERS = ("step", "loss_sum", "images_seen", "first_loss", "recent_loss", "seconds")
-
-
-def _restore(directory: Path, net: nn.Module, state: loop.State, data: Data) -> list[dict[str, Any]]:
-    """Load the checkpoint, if there is one, and cut the records back to where it was made; the records."""
-    path = directory / "checkpoint.pt"
-    records: list[dict[str, Any]] = []
-    if path.exists():
-        saved = torch.load(path, map_location="cpu", weights_only=True)
-        if saved["data"] != data.fingerprint:
-            raise ConfigError(f"{path} was made with other images than these: give the same --data, or remove the run")
-        try:
-            net.load_state_dict(saved["net"])
-            state.optimizer.load_state_dict(saved["optimizer"])
-        except (RuntimeError, ValueError) as error:
-            raise ConfigError(f"{path} does not fit the network of config.json: {str(error).splitlines()[0]}") from None
-        state.scaler.load_state_dict(saved["scaler"])
-        for name, value in saved["numbers"].items():
-            setattr(state, name, value)
-        records = json.loads(saved["records"])
-    write_atomically(directory / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records))
-    return records
 
 
 def _append(directory: Path, record: dict[str, Any]) -> None:
@@ -203,6 +151,3 @@ def _tensorboard(config: Config, directory: Path) -> Any:
     except ImportError:
         raise RunError('--tensorboard needs it installed: pip install "quarterturn[lab,tensorboard]"') from None
     return SummaryWriter(str(directory / "tensorboard"))
-
-
-# --- reading ----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""One run in a process of its own: `python -m quarterturn_lab.worker DIRECTORY`, its config as JSON on the input."""
+"""One run in a process of its own: `python -m quarterturn_lab.training.worker DIRECTORY`, its settings on the input."""
 
 import json
 import os
@@ -6,6 +6,9 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+
+# glibc gives large blocks back after each use and pays page faults for them at the next; with these it keeps them.
+ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_": "8000000000"}
 
 
 def main() -> int:
@@ -15,21 +18,21 @@ def main() -> int:
     from quarterturn_lab.training.training_run import run
 
     directory, parent = Path(sys.argv[1]), os.getppid()
-    told = 0.0
+    last = 0.0
 
-    def tell(step: int, total: int, loss: float) -> None:
-        nonlocal told
+    def report(step: int, total: int, loss: float) -> None:
+        nonlocal last
         if os.getppid() != parent:  # whoever started this run is gone; its checkpoint stays
             raise SystemExit(3)
-        if step == total or time.monotonic() - told > 0.5:
-            told = time.monotonic()
+        if step == total or time.monotonic() - last > 0.5:
+            last = time.monotonic()
             scratch = directory / ".progress.json"
             with suppress(OSError):  # it is only for show; a full disk is found by what must be written
                 scratch.write_text(json.dumps({"step": step, "total": total, "loss": loss}))
                 scratch.replace(directory / "progress.json")
 
     try:
-        run(read(sys.stdin.read()), directory, tell)
+        run(read(sys.stdin.read()), directory, report)
     except (LabError, QuarterturnError) as error:
         print(error, file=sys.stderr)
         return 2

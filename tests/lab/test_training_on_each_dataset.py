@@ -20,6 +20,7 @@ from quarterturn_lab.inference.network import for_whole_images, runner
 from quarterturn_lab.inference.whole_images import BLOCK, object_map, with_margin
 from quarterturn_lab.models.build import build, filters_twin, initialise
 from quarterturn_lab.runs import network, run_directory
+from quarterturn_lab.runs.trained import load_with_data
 from quarterturn_lab.settings.networks import BUILDINGS, NUCLEI, edited
 from quarterturn_lab.training import training_run
 
@@ -46,9 +47,9 @@ def tree(name: str, root: Path) -> Path:
 def test_each_set_trains_and_is_equivariant_afterwards(name: str, row: str, rotate: str, tmp_path: Path) -> None:
     config = small(name, row, tree(name, tmp_path / "data"), rotate=rotate)
     result = training_run.run(config, tmp_path / "run")
-    _, data, net = run_directory.opened(tmp_path / "run")
+    _, data, net = load_with_data(tmp_path / "run")
     group = qt.named(config.net.group)
-    fresh = network.make_net(config, data)
+    fresh = network.net_for(config, data.classes)
     assert any(not torch.equal(a, b) for a, b in zip(net.parameters(), fresh.parameters(), strict=True))
     x = examples(config, data, data.test[:2]).double()
     qt.assert_equivariant(net.double(), group, x)
@@ -63,7 +64,7 @@ def test_each_set_trains_and_is_equivariant_afterwards(name: str, row: str, rota
 def test_a_plain_network_is_found_out(name: str, tmp_path: Path) -> None:
     config = small(name, "baseline", tree(name, tmp_path / "data"))
     result = training_run.run(config, tmp_path / "run")
-    _, data, net = run_directory.opened(tmp_path / "run")
+    _, data, net = load_with_data(tmp_path / "run")
     with pytest.raises(qt.NotEquivariantError):
         qt.assert_equivariant(net, qt.C4, examples(config, data, data.test[:2]))
     assert result["test"] != result["test_4_turns"]
@@ -108,7 +109,7 @@ def test_the_decision_tree_as_output(tmp_path: Path) -> None:
     training_run.run(config, tmp_path / "run")
     losses = [record["train_loss"] for record in run_directory.records(tmp_path / "run")]
     assert losses[-1] < losses[0]
-    _, data, net = run_directory.opened(tmp_path / "run")
+    _, data, net = load_with_data(tmp_path / "run")
     answers = predict(config, net, data, data.test, CPU)
     assert np.allclose(answers[:, 0:3].sum(1), 1, atol=1e-5)
     assert np.allclose(answers[:, 3:5].sum(1), answers[:, 1], atol=1e-5)
@@ -189,7 +190,7 @@ def test_the_u_nets_rows() -> None:
 def test_masks_are_averaged_over_quarter_turns_alone(tmp_path: Path) -> None:
     config = small("buildings", "baseline", tree("buildings", tmp_path / "data"))
     training_run.run(config, tmp_path / "run")
-    _, data, net = run_directory.opened(tmp_path / "run")
+    _, data, net = load_with_data(tmp_path / "run")
     by_hand = [predict(config, net, data, data.test[:1], CPU, (angle,))[0] for angle in QUARTERS]
     assert np.allclose(predict(config, net, data, data.test[:1], CPU, QUARTERS)[0], np.mean(by_hand, axis=0))
     assert labels_of(config, data, data.test)[0].shape == by_hand[0].shape == (118, 118)
@@ -216,7 +217,7 @@ def test_real_roads_train_and_whole_tiles_turn_along(tmp_path: Path) -> None:
     result = training_run.run(config, tmp_path / "run")
     assert (result["train_images"], result["test_images"], result["presentations"]) == (7, 1, 28)
     assert result["test"] == pytest.approx(result["test_4_turns"], abs=1e-5)
-    _, data, net = run_directory.opened(tmp_path / "run")
+    _, data, net = load_with_data(tmp_path / "run")
     assert data.images[int(data.test[0])].shape == (3, 1500, 1500)
     assert scene_error(config, net, data, int(data.test[0]), qt.C4) < 1e-5
 
@@ -232,7 +233,7 @@ def test_real_galaxies_train_and_answers_are_invariant(tmp_path: Path) -> None:
     config = small("galaxies", "roll-all-quarter", few, net={"output": "questions"})
     result = training_run.run(config, tmp_path / "run")
     assert result["test"] == pytest.approx(result["test_4_turns"], abs=1e-6)
-    _, data, net = run_directory.opened(tmp_path / "run")
+    _, data, net = load_with_data(tmp_path / "run")
     assert len(data.classes) == 17  # a part of the tree
     qt.assert_equivariant(net.double(), qt.C4, examples(config, data, data.test).double())
 
@@ -246,7 +247,7 @@ def test_real_nuclei_train_and_masks_turn_along(tmp_path: Path) -> None:
     config = small("nuclei", "roll-all-quarter", root, epochs=1)
     result = training_run.run(config, tmp_path / "run")
     assert result["test"] == pytest.approx(result["test_4_turns"], abs=1e-5)
-    _, data, net = run_directory.opened(tmp_path / "run")
+    _, data, net = load_with_data(tmp_path / "run")
     for i in data.test:
         assert scene_error(config, net, data, int(i), qt.C4) < 1e-5
     assert for_whole_images(config, net) is not net  # trained by turning maps, used by turning filters

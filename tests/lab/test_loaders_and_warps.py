@@ -23,7 +23,9 @@ from quarterturn_lab.settings.config import Augment
 
 
 def settings(path: Path | None, side: int = 15, **options: object) -> Settings:
-    return Settings(None if path is None else str(path), side, options.pop("channels", 1), **options)
+    return Settings(
+        folder=None if path is None else str(path), side=side, channels=options.pop("channels", 1), **options
+    )
 
 
 # --- the embedded set -------------------------------------------------------------------------------------------------
@@ -348,7 +350,7 @@ def test_the_random_numbers_are_uniform_and_independent() -> None:
 
 def test_warps_stay_in_their_ranges_and_can_be_switched_off() -> None:
     numbers = np.arange(2000)
-    off = Augment(rotate=0, flip=False)
+    off = Augment(turn=0, flip=False)
     assert torch.allclose(matrices(off, 0, 0, numbers), torch.eye(2, 3))
     only_turns = matrices(Augment(flip=False), 0, 0, numbers)[:, :, :2].double()
     assert torch.allclose(torch.linalg.det(only_turns), torch.ones(2000, dtype=torch.float64), atol=1e-5)

@@ -18,14 +18,13 @@ from torch import nn
 
 from quarterturn_lab import files
 from quarterturn_lab.errors import ConfigError, RunError
-from quarterturn_lab.evaluation import classification, statistics
 from quarterturn_lab.evaluation.score import evaluate
 from quarterturn_lab.progress import Bars, clock
 from quarterturn_lab.report.table import lines_of, shown
 from quarterturn_lab.runs import environment, network, run_directory
 from quarterturn_lab.runs.loading import load
+from quarterturn_lab.runs.trained import load_with_data
 from quarterturn_lab.settings.config import Config, difference, read
-from quarterturn_lab.settings.networks import ROWS
 from quarterturn_lab.training import loop, training_run
 from quarterturn_lab.training.sweep import sweep
 
@@ -106,7 +105,7 @@ def test_a_run_directory_has_everything(tmp_path: Path) -> None:
     assert {"cross_entropy", "kaggle", "accuracy"} <= set(result["train"])
     assert [record["epoch"] for record in run_directory.records(tmp_path)] == [1, 2, 3]
     assert [("test_cross_entropy" in record) for record in run_directory.records(tmp_path)] == [False, True, True]
-    opened, data, net = run_directory.opened(tmp_path)
+    opened, data, net = load_with_data(tmp_path)
     assert opened == config
     again = evaluate(config, net, data, data.test, torch.device("cpu"))
     assert again["cross_entropy"] == pytest.approx(result["test"]["cross_entropy"], abs=1e-9)
@@ -369,7 +368,7 @@ def test_tensorboard_is_an_extra(tmp_path: Path) -> None:
 def test_unusable_devices_are_refused(tmp_path: Path) -> None:
     for device in ("cuda:7", "warp-drive"):
         with pytest.raises(RunError, match=f"device '{device}' cannot be used"):
-            loop.pick_device(device)
+            environment.pick_device(device)
 
 
 # --- networks of one's own --------------------------------------------------------------------------------------------
@@ -387,8 +386,7 @@ def test_a_network_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     config = tiny(factory="own_nets:net")
     result = training_run.run(config, tmp_path / "run")
     assert result["parameters"] == 15 * 15 * 10 + 10
-    assert run_directory.directory_of(config, Path("runs")) == Path("runs/synthetic/own_nets.net/seed0")
-    assert run_directory.opened(tmp_path / "run")[2][1].out_features == 10
+    assert load_with_data(tmp_path / "run")[2][1].out_features == 10
     for name, message in {
         "own_nets": "write package",
         "no_such:net": "cannot import",
@@ -470,51 +468,3 @@ def test_plain_lines_when_piped(capsys: pytest.CaptureFixture[str]) -> None:
     assert "left" in lines[1]
     assert len(lines) == 3
     assert clock(61) == "1:01"
-
-
-def test_directories_say_what_differs() -> None:
-    def place(row: str, **options: object) -> str:
-        return str(run_directory.directory_of(tiny(row, **options), Path("r")))
-
-    assert place("pool-mean") == "r/synthetic/pool-mean/seed0"
-    assert place("pool-mean", net={"group": "D4"}, seed=2) == "r/synthetic/pool-mean-D4/seed2"
-    assert place("baseline", rotate="filters") == "r/synthetic/baseline/seed0"  # there is nothing to rotate
-    assert place("pool-mean", rotate="filters") == "r/synthetic/pool-mean-filters/seed0"
-    assert all(place(row) == f"r/synthetic/{row}/seed0" for row in ROWS)
-
-
-# --- metrics ----------------------------------------------------------------------------------------------------------
-
-
-def test_scores_against_torch_and_kaggles_clipping() -> None:
-    logits, labels = torch.randn(50, 7, dtype=torch.float64), torch.randint(7, (50,))
-    found = classification.scores(logits.softmax(1).numpy(), labels.numpy())
-    assert found["cross_entropy"] == pytest.approx(nn.functional.cross_entropy(logits, labels).item())
-    assert found["kaggle"] == pytest.approx(found["cross_entropy"])
-    assert found["accuracy"] == pytest.approx((logits.argmax(1) == labels).double().mean().item())
-    certain = np.array([[1.0, 0.0], [2.0, 0.0]])
-    clipped = classification.scores(certain, np.array([1, 0]))
-    assert clipped["kaggle"] == pytest.approx((-np.log(1e-15) - np.log(1 - 1e-15)) / 2)  # rows divided by their sum
-    assert clipped["cross_entropy"] > clipped["kaggle"]
-
-
-def test_confusion_and_recall() -> None:
-    probabilities = np.eye(3)[[0, 0, 1, 2, 0]]
-    counts = classification.confusion(probabilities, np.array([0, 1, 1, 0, 0]))
-    assert counts.tolist() == [[2, 0, 1], [1, 1, 0], [0, 0, 0]]
-    recalls = classification.recalls(counts)
-    assert recalls[:2] == pytest.approx([2 / 3, 1 / 2])
-    assert np.isnan(recalls[2])
-
-
-def test_paired_tests() -> None:
-    for t, freedom, p in ((12.706, 1, 0.05), (2.776, 4, 0.05), (2.262, 9, 0.05), (3.250, 9, 0.01)):  # printed tables
-        assert statistics.two_tails(t, freedom) == pytest.approx(p, rel=2e-3)
-    assert statistics.paired_t_test([1.0, 3.0]) == pytest.approx(statistics.two_tails(2.0, 1))
-    assert statistics.paired_t_test([0.5]) is None
-    assert statistics.sign_flip_test([0.2, -0.1, 0.4, 0.3, 0.1]) == pytest.approx(
-        6 / 32
-    )  # nothing, the -0.1 or the 0.1 flipped; twice
-    assert statistics.sign_flip_test([1.0] * 10) == pytest.approx(2 / 1024)
-    assert statistics.sign_flip_test([0.1, -0.1]) == 1.0
-    assert statistics.mean_sd([1.0, 3.0]) == pytest.approx((2.0, 2**0.5))

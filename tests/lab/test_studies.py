@@ -37,7 +37,7 @@ from quarterturn_lab.studies.plot import MOST, featured, picture
 from quarterturn_lab.studies.summary import LONGEST, VERBS, asked, finding, paragraph
 from quarterturn_lab.training import loop, training_run
 
-RESULTS = Path(__file__).parent.parent / "docs" / "results"
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 SMALL = STUDIES["small-set"]
 
 
@@ -150,7 +150,7 @@ def test_networks_for_digits_are_invariant_and_the_search_sees_no_test_image() -
     for entry in study.entries:
         config = entry.config(0)
         assert config.loader == "mnist-rot-held"
-        assert config.augment.rotate == (0 if entry.label.endswith("-0degrees") else 360)
+        assert config.augment.turn == (0 if entry.label.endswith("-0degrees") else 360)
         qt.assert_equivariant(network.net_for(config, tuple("0123456789")).double().eval(), qt.C4, x)
     assert study.judged == "validation"
 
@@ -515,7 +515,7 @@ def test_settings_are_those_of_the_experiment_and_not_of_its_first_row() -> None
     assert STUDIES["few-labels"].entries[0].config(0).epochs == 160
     assert "\n  - 40 epochs," in few
     assert "\n  - 160 epochs," not in few
-    assert STUDIES["mnist-search"].entries[0].config(0).augment.rotate == 0
+    assert STUDIES["mnist-search"].entries[0].config(0).augment.turn == 0
     assert "rotate 360.0," in search
 
 
@@ -696,12 +696,10 @@ def test_a_study_from_the_command_line(
     assert (tmp_path / "out/tiny.md").read_text() == text
     found = records.load(tmp_path / "out/records", ["synthetic"])
     kept = found.runs["synthetic", NAMES["pool-mean"], 0]
-    summary = run_directory.summary(tmp_path / f"gone/synthetic/{NAMES['pool-mean']}/seed0")
-    assert kept["test"] == summary["test"]
+    directory = records.directory_of(TINY_STUDY.labels[NAMES["pool-mean"]], 0, tmp_path / "gone")
+    assert kept["test"] == run_directory.summary(directory)["test"]
     assert kept["environment"]["processor"]
-    assert found.curves["synthetic", NAMES["pool-mean"], 0] == run_directory.records(
-        tmp_path / f"gone/synthetic/{NAMES['pool-mean']}/seed0"
-    )
+    assert found.curves["synthetic", NAMES["pool-mean"], 0] == run_directory.records(directory)
 
 
 def test_a_run_that_fails_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

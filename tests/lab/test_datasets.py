@@ -12,7 +12,7 @@ from labtools import DATA, aerial_tree, class_folders, galaxy_tree, nuclei_tree
 from PIL import Image
 
 from quarterturn_lab.data import aerial, folders, galaxies, images, nuclei
-from quarterturn_lab.data.augment import COLOUR, colours, room, uniforms
+from quarterturn_lab.data.augment import COLOUR, colours, source_side, uniforms
 from quarterturn_lab.data.dataset import Dataset, Ragged, Scenes, Settings, subset
 from quarterturn_lab.data.scaling import scaling_of
 from quarterturn_lab.errors import DataError
@@ -22,12 +22,12 @@ from quarterturn_lab.settings.config import Augment, checked
 from quarterturn_lab.settings.experiments import settings_of
 from quarterturn_lab.training import batches
 
-GALAXIES, AERIAL = Settings(None, 64, 3, longest=106), Settings(None, 80, 3)
+GALAXIES, AERIAL = Settings(folder=None, side=64, channels=3, longest=106), Settings(folder=None, side=80, channels=3)
 CPU = torch.device("cpu")
 
 
 def at(settings: Settings, path: Path, **changes: object) -> Settings:
-    return replace(settings, folder=str(path), **changes)
+    return settings.model_copy(update={"folder": str(path), **changes})
 
 
 def real(name: str, root: Path) -> Path:
@@ -167,7 +167,7 @@ def test_real_galaxies(tmp_path: Path) -> None:
     assert (tree - torch.from_numpy(data.labels)).abs().max() < 0.05  # the votes obey the tree themselves
 
 
-# --- colours, room ----------------------------------------------------------------------------------------------------
+# --- colours, tiles ---------------------------------------------------------------------------------------------------
 
 
 def test_colours_move_along_the_principal_component() -> None:
@@ -211,13 +211,13 @@ def test_no_border_enters_a_tile(warps: Augment) -> None:
     """White images on a black border stay white when there is the room that is asked for, and the corner is needed."""
     from quarterturn_lab.data.augment import matrices, warped
 
-    side = room(warps, 80)
+    side = source_side(warps, 80)
     assert (side - 80) % 2 == 0
     if warps == Augment():
         assert side == 114  # 80 times the square root of 2
     maps = matrices(warps, 0, 0, np.arange(300))
     assert warped(torch.ones(300, 1, side, side), maps, 80).min() > 1 - 1e-5
-    if warps.rotate:
+    if warps.turn:
         assert warped(torch.ones(300, 1, side // 2 + side // 4, side // 2 + side // 4), maps, 80).min() < 0.5
 
 
@@ -311,7 +311,7 @@ def test_images_and_masks_turn_together(tmp_path: Path) -> None:
 def test_tiles_come_from_all_over_the_image(tmp_path: Path) -> None:
     config = checked(settings_of("buildings", "baseline", data=str(aerial_tree(tmp_path, side=200)), tiles=400))
     data = load(config)
-    size = room(config.augment, 80)
+    size = source_side(config.augment, 80)
     flat = np.arange(200 * 200, dtype=np.int64).reshape(1, 200, 200)
     numbered = replace(data, images=Ragged(flat.ravel(), [flat.shape]), labels=Ragged(flat[0].ravel(), [(200, 200)]))
     pixels, _ = batches.tiles(config, numbered, 0, np.arange(400))
@@ -340,14 +340,14 @@ def test_real_roads(tmp_path: Path) -> None:
 
 
 def test_nuclei_of_any_size(tmp_path: Path) -> None:
-    data = nuclei.load(Settings(str(nuclei_tree(tmp_path)), 32, 3))
+    data = nuclei.load(Settings(folder=str(nuclei_tree(tmp_path)), side=32, channels=3))
     assert len(data.train) + len(data.test) == 12
     assert len(data.test) == 1
     assert {image.shape for image in map(data.images.__getitem__, range(12))} == {(3, 48, 48), (3, 57, 44), (3, 40, 61)}
     assert data.bands == (1, 3)
     for i, name in enumerate(data.names):
         assert np.array_equal(data.labels[i], np.asarray(Image.open(tmp_path / f"labels/{name}.png")))
-    grey = nuclei.load(Settings(str(tmp_path), 32, 1))
+    grey = nuclei.load(Settings(folder=str(tmp_path), side=32, channels=1))
     assert grey.images[0].shape[0] == 1
     assert len(subset(data, 3, 0).train) == 3
 
@@ -356,21 +356,21 @@ def test_bad_nuclei_are_named(tmp_path: Path) -> None:
     root = nuclei_tree(tmp_path)
     Image.new("RGB", (48, 48)).save(root / "labels/cell00.png")
     with pytest.raises(DataError, match=r"labels/cell00\.png has 3 channels: a map of instances"):
-        nuclei.load(Settings(str(root), 32, 3))
+        nuclei.load(Settings(folder=str(root), side=32, channels=3))
     Image.new("I;16", (48, 47)).save(root / "labels/cell00.png")
     with pytest.raises(DataError, match=r"cell00\.png and .* differ in size, 48 x 48 and 48 x 47"):
-        nuclei.load(Settings(str(root), 32, 3))
+        nuclei.load(Settings(folder=str(root), side=32, channels=3))
     (root / "labels/cell00.png").unlink()
     with pytest.raises(DataError, match=r"images/cell00\.png has no label map"):
-        nuclei.load(Settings(str(root), 32, 3))
+        nuclei.load(Settings(folder=str(root), side=32, channels=3))
     shutil.rmtree(root / "labels")
     with pytest.raises(DataError, match="labels is missing; expected"):
-        nuclei.load(Settings(str(root), 32, 3))
+        nuclei.load(Settings(folder=str(root), side=32, channels=3))
 
 
 @needs["nuclei"]
 def test_real_nuclei(tmp_path: Path) -> None:
-    data = nuclei.load(Settings(str(real("nuclei", tmp_path)), 128, 3))
+    data = nuclei.load(Settings(folder=str(real("nuclei", tmp_path)), side=128, channels=3))
     assert len(data.names) == 530
     assert (len(data.train), len(data.test)) == (477, 53)
     assert data.bands == (1, 3)
@@ -404,7 +404,7 @@ def float_folders(root: Path, suffix: str, channels: int) -> tuple[Path, np.ndar
 @pytest.mark.parametrize("channels", [1, 5])
 def test_folders_of_numbers(suffix: str, channels: int, tmp_path: Path) -> None:
     root, first = float_folders(tmp_path, suffix, channels)
-    settings = Settings(str(root), 15, channels, floats=True)
+    settings = Settings(folder=str(root), side=15, channels=channels, floats=True)
     data = folders.load(settings)
     assert isinstance(data, Dataset)
     assert data.images.dtype == np.float32
@@ -417,16 +417,16 @@ def test_folders_of_numbers(suffix: str, channels: int, tmp_path: Path) -> None:
     assert np.abs(scaled.mean(axis=(0, 2, 3))).max() < 1e-3
     assert np.abs(scaled.std(axis=(0, 2, 3)) - 1).max() < 1e-3
     with pytest.raises(DataError, match=rf"0\.{suffix} has {channels} channels?: 3 are needed, see --channels"):
-        folders.load(replace(settings, channels=3))
+        folders.load(settings.model_copy(update={"channels": 3}))
 
 
 def test_numbers_need_the_option(tmp_path: Path) -> None:
     root, _ = float_folders(tmp_path / "fits", "fits", 1)
     with pytest.raises(DataError, match=r"0\.fits holds numbers, not a picture: give --floats"):
-        folders.load(Settings(str(root), 15, 1))
+        folders.load(Settings(folder=str(root), side=15, channels=1))
     many, _ = float_folders(tmp_path / "tiff", "tiff", 5)
     with pytest.raises(DataError, match="pictures have 1 or 3 channels, not 5: give --floats"):
-        folders.load(Settings(str(many), 15, 5))
+        folders.load(Settings(folder=str(many), side=15, channels=5))
 
 
 @pytest.mark.parametrize("layout", ["samples last", "samples first", "pages", "16 bits"])
@@ -441,20 +441,20 @@ def test_tiff_in_all_its_layouts(layout: str, tmp_path: Path) -> None:
         tifffile.imwrite(path, array, planarconfig="separate", photometric="minisblack")
     else:
         tifffile.imwrite(path, array, photometric="minisblack")
-    found, bands = images.decoded(path, Settings(None, 14, 6, floats=True))
+    found, bands = images.decoded(path, Settings(folder=None, side=14, channels=6, floats=True))
     assert bands == (6,)
     assert np.array_equal(found, array.astype(np.float32))
 
 
 def test_pictures_as_numbers(tmp_path: Path) -> None:
     root = class_folders(tmp_path)
-    found, _ = images.decoded(root / "ant/0.png", Settings(None, 14, 1, floats=True))
+    found, _ = images.decoded(root / "ant/0.png", Settings(folder=None, side=14, channels=1, floats=True))
     assert np.array_equal(found[0], np.asarray(Image.open(root / "ant/0.png")))
 
 
 def test_bad_files_of_numbers_are_named(tmp_path: Path) -> None:
     fits = pytest.importorskip("astropy.io.fits")
-    settings = Settings(None, 14, 1, floats=True)
+    settings = Settings(folder=None, side=14, channels=1, floats=True)
     values = np.ones((8, 9), dtype=np.float32)
     values[2, 3] = np.nan
     fits.PrimaryHDU(values).writeto(tmp_path / "nan.fits")
@@ -476,7 +476,7 @@ def test_bad_files_of_numbers_are_named(tmp_path: Path) -> None:
             images.decoded(tmp_path / name, settings)
     assert images.decoded(tmp_path / "second.fits", settings)[0].tolist() == [[[0, 1, 2], [3, 4, 5]]]
     with pytest.raises(DataError, match="more than the limit of 5: make it smaller"):
-        images.decoded(tmp_path / "second.fits", replace(settings, max_pixels=5))
+        images.decoded(tmp_path / "second.fits", settings.model_copy(update={"max_pixels": 5}))
 
 
 def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -484,7 +484,7 @@ def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setitem(sys.modules, "astropy.io", None)
     monkeypatch.setitem(sys.modules, "tifffile", None)
-    settings = Settings(None, 14, 1, floats=True)
+    settings = Settings(folder=None, side=14, channels=1, floats=True)
     (tmp_path / "a.fits").write_bytes(b"")
     with pytest.raises(DataError, match=r'a\.fits needs astropy to be read: pip install "quarterturn\[fits\]"'):
         images.decoded(tmp_path / "a.fits", settings)

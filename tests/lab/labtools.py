@@ -1,5 +1,6 @@
 """Runs that take a second, and made-up trees of the published form of each data set."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +13,13 @@ from quarterturn_lab.cli import app
 from quarterturn_lab.models.layers import ANSWERS, Questions
 from quarterturn_lab.settings.config import Config, checked
 from quarterturn_lab.settings.experiments import settings_of
-from quarterturn_lab.settings.networks import Net, edited
+from quarterturn_lab.settings.networks import BUILDINGS, Net, edited
 
 torch.set_num_threads(1)  # small networks: more threads only wait for each other
 
-DATA = Path(__file__).parent.parent.parent / "shared" / "data"
+DATA = Path(__file__).parents[3] / "shared" / "data"
 TINY = Net(channels=1, side=15, stages=((8, 8), (8, 8)), hidden=(16, 16), outputs=10, dropout=0.2)
-TINY_MAPS = Net(
-    channels=2,
-    side=14,
-    stages=((8, 8, 8),),
-    hidden=(16,),
-    outputs=2,
-    kernel=5,
-    same=False,
-    pooled=False,
-    head="conv",
-    dropout=0.0,
-)
-
+TINY_MAPS = replace(BUILDINGS, channels=2, side=14, stages=((8, 8, 8),), hidden=(16,))
 
 # A few layers of each network, in its own form.
 SMALL = {

@@ -1,0 +1,38 @@
+"""The command `check`: the equivariance of a trained network, layer by layer."""
+
+from pathlib import Path
+
+import quarterturn as qt
+from quarterturn_lab.data.dataset import Dataset, Scenes
+from quarterturn_lab.errors import ConfigError
+from quarterturn_lab.evaluation.score import examples, scene_error
+from quarterturn_lab.runs.trained import load_with_data
+
+
+def check_run(directory: Path, group_name: str | None, data_folder: str | None, whole: bool) -> bool:
+    """Print the law and the error of each layer; whether the network's answer is invariant (or turns along)."""
+    config, data, net = load_with_data(directory, data_folder)
+    group = qt.named(group_name or config.net.group or "C4")
+    if whole and isinstance(data, Dataset):
+        raise ConfigError("--whole is for networks that label each pixel; this one answers for the image")
+    images = examples(config, data, data.test[:4]).double()
+    net = net.double()
+    print(f"{'layer':>22}  {'kind':<16} {'law under ' + group.name:<24} relative error")
+    for layer in qt.laws_by_layer(net, group, images):
+        law = layer.law if layer.error < 1e-6 else "none"
+        print(f"{layer.path:>22}  {layer.layer:<16} {law:<24} {layer.error:.1e}")
+    try:
+        qt.assert_equivariant(net, group, images)
+    except qt.NotEquivariantError as error:
+        print(f"\n{error}")
+        return False
+    worst = max(qt.equivariance_error(net, group, images).relative)
+    print(f"\nequivariant to {group.name}: the largest relative error of the answer is {worst:.1e}")
+    if whole and isinstance(data, Scenes):
+        for i in data.test:
+            found = scene_error(config, net.float(), data, int(i), group)
+            size = " x ".join(map(str, data.images[int(i)].shape[:0:-1]))
+            print(f"{data.names[i]}, {size}: its mask turns along, the largest change of a probability is {found:.1e}")
+            if found > 1e-4:
+                return False
+    return True

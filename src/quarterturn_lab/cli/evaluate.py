@@ -1,0 +1,62 @@
+"""The command `evaluate`: the scores of a finished run, and what there is to say of single classes or answers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quarterturn_lab.errors import ConfigError
+from quarterturn_lab.evaluation.classification import confusion, recalls, rmse
+from quarterturn_lab.evaluation.score import labels_of, predict
+from quarterturn_lab.evaluation.tasks import TASKS
+from quarterturn_lab.files import write_atomically
+from quarterturn_lab.runs.environment import pick_device
+from quarterturn_lab.runs.trained import load_with_data
+
+
+def evaluate_run(directory: Path, turns: int, data_folder: str | None) -> None:
+    """Print scores, and what there is to say of single classes or answers; write it all into evaluation.json."""
+    if turns < 1:
+        raise ConfigError(f"--turns {turns}: give the number of angles to average over, 1 or more")
+    config, data, net = load_with_data(directory, data_folder)
+    device = pick_device(config.device)
+    angles = tuple(360.0 * i / turns for i in range(turns))
+    plain = predict(config, net.to(device), data, data.test, device)
+    averaged = predict(config, net, data, data.test, device, angles)
+    labels = labels_of(config, data, data.test)
+    scores = TASKS[data.task].scores
+    record: dict[str, Any] = {"test": scores(plain, labels), f"test, {turns} turns averaged": scores(averaged, labels)}
+    for name, found in record.items():
+        print(f"{name}: " + "  ".join(f"{key} {value:.4f}" for key, value in found.items()))
+    if data.task == "classes":
+        record |= _class_by_class(plain, labels, data.classes)
+    elif data.task == "answers":
+        record |= _answer_by_answer(plain, labels, data.classes)
+    else:
+        each = [scores([p], [t]) for p, t in zip(plain, labels, strict=True)]
+        record["images"] = {data.names[i]: found for i, found in zip(data.test, each, strict=True)}
+        for name, found in record["images"].items():
+            print(f"{name}: " + "  ".join(f"{key} {value:.4f}" for key, value in found.items()))
+    write_atomically(directory / "evaluation.json", json.dumps(record))
+    print(f"\nall of it: {directory / 'evaluation.json'}")
+
+
+def _class_by_class(probabilities: Any, labels: Any, classes: tuple[str, ...]) -> dict[str, Any]:
+    counts = confusion(probabilities, labels)
+    print(f"\n{'recall':>8}  {'images':>6}  class (most often taken for)")
+    for label in np.argsort(np.nan_to_num(recalls(counts), nan=2.0)):
+        others = np.where(np.arange(len(counts)) == label, -1, counts[label])
+        taken = f" ({classes[others.argmax()]}, {others.max()})" if others.max() > 0 else ""
+        print(f"{recalls(counts)[label]:8.3f}  {counts[label].sum():6d}  {classes[label]}{taken}")
+    return {"classes": list(classes), "confusion": counts.tolist()}
+
+
+def _answer_by_answer(predicted: Any, labels: Any, answers: tuple[str, ...]) -> dict[str, Any]:
+    """Beside the error of each answer that of its mean, which knows nothing of the image."""
+    found = {}
+    print(f"\n{'RMSE':>8}  {'of mean':>8}  answer")
+    for i, name in enumerate(answers):
+        found[name] = rmse(predicted[:, i], labels[:, i])
+        print(f"{found[name]:8.4f}  {float(labels[:, i].std()):8.4f}  {name}")
+    return {"answers": found}

@@ -1,0 +1,70 @@
+"""Where a run goes: one directory for each set of settings, whoever asks for the run.
+
+    ROOT/EXPERIMENT/ROW-AND-WHAT-DIFFERS/seedN       runs/plankton/roll-all-quarter-D4-filters-epochs80/seed0
+
+A study and a command that ask for the same settings share the run; other settings have another name.
+"""
+
+import functools
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from quarterturn_lab.settings.config import FREE, Config
+from quarterturn_lab.settings.experiments import config_for
+
+LONGEST = 120  # characters of a name; a longer one is cut, and ends with a hash of all that differs
+NETWORK = ("factory", "group", "rotate")  # these say which network it is: they stand first, without their names
+
+
+def directory_of(config: Config, root: Path) -> Path:
+    """The directory of a run below `root`."""
+    return root / config.experiment / label(config.row, differences(config)) / f"seed{config.seed}"
+
+
+def differences(config: Config) -> dict[str, Any]:
+    """The settings in which a run differs from its row's own, by name; the seed and where it runs are left out."""
+    own = _own_settings(config.experiment, config.row)
+    return {name: value for name, value in _flat(config).items() if value != own[name]}
+
+
+def label(row: str, differing: dict[str, Any]) -> str:
+    """A row with settings that are not its own.
+
+    >>> label("roll-all-quarter", {"epochs": 80, "group": "D4", "rotate": "filters", "invert": False})
+    'roll-all-quarter-D4-filters-epochs80-no-invert'
+    >>> label("baseline", {"factory": "package.module:function"})
+    'package.module.function'
+    """
+    factory = differing.get("factory")
+    words = [row] if factory is None else [factory.replace(":", "."), *([row] if row != "baseline" else [])]
+    words += [str(differing[name]) for name in NETWORK[1:] if name in differing]
+    words += [_word(name, value) for name, value in differing.items() if name not in NETWORK]
+    whole = "-".join(words)
+    name = re.sub(r"[^\w.,+-]", "_", whole)
+    if name == whole and len(name) <= LONGEST:
+        return name
+    digest = hashlib.sha256(json.dumps([row, differing], sort_keys=True).encode()).hexdigest()[:8]
+    return f"{name[: LONGEST - 9]}-{digest}"
+
+
+def _word(name: str, value: Any) -> str:
+    """One setting: epochs80, dropout0.5, invert, no-flip, border-reflection."""
+    if value is None or isinstance(value, bool):
+        return name if value else f"no-{name}"
+    if isinstance(value, str):
+        return f"{name}-{value}"
+    return name + json.dumps(value).replace(" ", "").strip("[]").replace("],[", "+")
+
+
+@functools.cache
+def _own_settings(experiment: str, row: str) -> dict[str, Any]:
+    return _flat(config_for(experiment, row))
+
+
+def _flat(config: Config) -> dict[str, Any]:
+    """All settings that decide the result, those of the network and the warps among them, but those of the path."""
+    values = config.model_dump(mode="json", by_alias=False, exclude={*FREE, "experiment", "row", "seed"})
+    return {**values.pop("net"), **values.pop("augment"), **values}

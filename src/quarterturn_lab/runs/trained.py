@@ -1,0 +1,48 @@
+"""The trained network of a finished run, read from its directory: with its data, or with its model card alone."""
+
+from pathlib import Path
+
+from safetensors.torch import load_file
+from torch import nn
+
+from quarterturn_lab.data.dataset import Data
+from quarterturn_lab.errors import ConfigError, RunError
+from quarterturn_lab.runs import model_card
+from quarterturn_lab.runs.loading import load
+from quarterturn_lab.runs.model_card import ModelCard
+from quarterturn_lab.runs.network import net_for
+from quarterturn_lab.runs.run_directory import config_of, summary
+from quarterturn_lab.settings.config import Config
+
+
+def load_with_data(directory: Path, data_folder: str | None = None) -> tuple[Config, Data, nn.Module]:
+    """The settings, the data and the network of a finished run; `data_folder` is where its images have moved."""
+    config = config_of(directory)
+    if data_folder:
+        config = config.model_copy(update={"data": data_folder})
+    data = load(config)
+    return config, data, _network(directory, config, data.classes)
+
+
+def load_with_card(directory: Path) -> tuple[Config, ModelCard, nn.Module]:
+    """The settings, the model card and the network of a finished run, whose data are not needed."""
+    config, card = config_of(directory), card_of(directory)
+    return config, card, _network(directory, config, card.classes)
+
+
+def card_of(directory: Path) -> ModelCard:
+    """The model card of a finished run."""
+    summary(directory)
+    path = directory / "model.json"
+    if not path.exists():
+        raise RunError(f"{directory} has no model.json: it was trained by an older version; train it again")
+    return model_card.read(path.read_text(), path)
+
+
+def _network(directory: Path, config: Config, classes: tuple[str, ...]) -> nn.Module:
+    net = net_for(config, classes)
+    try:
+        net.load_state_dict(load_file(directory / "model.safetensors"))
+    except RuntimeError as error:
+        raise ConfigError(f"{directory}: the weights do not fit config.json: {str(error).splitlines()[0]}") from None
+    return net.eval()

@@ -1,0 +1,36 @@
+"""Settings as options: those that have a description, which is also the help of the command line."""
+
+from typing import Any, get_type_hints
+
+from pydantic.fields import FieldInfo
+
+from quarterturn_lab.settings.config import Augment, Config, ImageSettings
+from quarterturn_lab.settings.networks import Net
+
+Options = dict[str, tuple[Any, str]]  # name -> type, description
+
+
+def options_of(model: type) -> Options:
+    """The settings of a model or data class that have a description.
+
+    >>> options_of(Net)["side"]
+    (<class 'int'>, "Side of the network's input, in pixels.")
+    """
+    found: Options = {}
+    for name, hint in get_type_hints(model, include_extras=True).items():
+        notes = [note for note in getattr(hint, "__metadata__", ()) if isinstance(note, FieldInfo) and note.description]
+        if notes:
+            found[name] = (hint.__origin__, str(notes[0].description))
+    return found
+
+
+IMAGES, NETWORK, WARPS = options_of(ImageSettings), options_of(Net), options_of(Augment)
+TRAINING = {name: option for name, option in options_of(Config).items() if name not in IMAGES}
+STAGES: Options = {"stages": (str, "Convolutions before each spatial pool, such as 2-2-4-2.")}  # read by `restaged`
+
+HEADINGS = {
+    "Training": TRAINING,
+    "Network": {**NETWORK, **STAGES},
+    "Reading images": IMAGES,
+    "Random changes of training images": WARPS,
+}

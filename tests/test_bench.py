@@ -1,0 +1,54 @@
+"""The benchmarks' harness: which result is the latest, and the script around a measurement."""
+
+import csv
+import importlib
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+BENCH = Path(__file__).parent.parent / "bench"
+
+
+@pytest.fixture
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(BENCH)
+    module = importlib.import_module("harness")
+    monkeypatch.setattr(module, "RESULTS", tmp_path)
+    return module
+
+
+def test_the_latest_result_is_that_of_the_newest_torch(harness: ModuleType, tmp_path: Path) -> None:
+    for place, name in enumerate(("conv-amd-epyc-torch2.13.0", "conv-amd-epyc-torch2.9.1", "convert-amd-torch3.0")):
+        path = tmp_path / f"{name}.csv"
+        path.touch()
+        os.utime(path, (place, place))  # when a file was written, or checked out, says nothing
+    assert harness.latest("conv").name == "conv-amd-epyc-torch2.13.0.csv"
+    (tmp_path / "conv-intel-xeon-torch2.13.0.csv").touch()
+    with pytest.raises(LookupError, match="amd-epyc, intel-xeon"):
+        harness.latest("conv")
+    assert harness.latest("conv-intel").name == "conv-intel-xeon-torch2.13.0.csv"
+    assert harness.latest("conv-amd-epyc").name == "conv-amd-epyc-torch2.13.0.csv"
+    with pytest.raises(LookupError, match="nothing"):
+        harness.latest("nothing")
+
+
+def test_a_script_measures_with_each_number_of_threads(
+    harness: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(repeats: int) -> list[dict[str, object]]:
+        return [{"threads": torch.get_num_threads(), "repeats": repeats}]
+
+    before = torch.get_num_threads()
+    monkeypatch.setattr(harness, "start_again_with_a_warm_allocator", lambda: None)
+    found = []
+    for arguments, threads in (("", ()), ("--repeats 3", (1, 2)), ("--threads 2", (1, 2))):
+        monkeypatch.setattr(sys, "argv", ["script.py", *arguments.split()])
+        harness.run("made-up", "What it does.", measure, 9, threads)
+        with harness.latest("made-up").open() as file:
+            found.append([(row["threads"], row["repeats"]) for row in csv.DictReader(file)])
+    torch.set_num_threads(before)
+    assert found == [[("1", "9")], [("1", "3"), ("2", "3")], [("2", "9")]]
