@@ -186,3 +186,21 @@ def test_tables_in_the_documents_are_the_records(monkeypatch: pytest.MonkeyPatch
 def test_the_version_is_one() -> None:
     version = re.search(r'__version__ = "(.*)"', (SOURCE / "__init__.py").read_text()).group(1)
     assert f"version: {version}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_the_picture_of_the_rooms_is_that_of_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs" / "pictures")
+    import draw_rooms
+
+    assert {package: set(rooms) for package, rooms in draw_rooms.WHAT.items()} == {
+        package: set(rooms) for package, rooms in PACKAGES.items()
+    }
+    assert (ROOT / "docs" / "pictures" / "rooms.svg").read_text() == draw_rooms.picture()
+
+
+def test_files_named_on_the_page_of_the_architecture_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`([\w/]+\.(?:py|cpp|h))`", text))
+    there = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").rglob("*") if path.is_file()}
+    assert len(named) > 30
+    assert [name for name in sorted(named) if not any(f"/{path}".endswith(f"/{name}") for path in there)] == []
