@@ -11,6 +11,7 @@ from quarterturn.check import equivariance_error as equivariance_error
 from quarterturn.check import laws_by_layer as laws_by_layer
 from quarterturn.errors import ConversionError as ConversionError
 from quarterturn.errors import GroupError as GroupError
+from quarterturn.errors import KernelError as KernelError
 from quarterturn.errors import NotEquivariantError as NotEquivariantError
 from quarterturn.errors import OptionError as OptionError
 from quarterturn.errors import QuarterturnError as QuarterturnError

@@ -3,7 +3,8 @@
 #pragma once
 #include <cstdint>
 
-#if defined(__AVX512F__) || defined(QUARTERTURN_WIDE)  // tests compile wide vectors for machines that have none
+// Tests define QUARTERTURN_WIDE to compile wide vectors for machines that have none.
+#if defined(__AVX512F__) || defined(QUARTERTURN_WIDE)
 constexpr int LANES = 16, WIDE_ROWS = 12, NARROW_ROWS = 24;  // 24 sums in registers, out of 32
 #elif defined(__AVX2__)
 constexpr int LANES = 8, WIDE_ROWS = 6, NARROW_ROWS = 12;  // 12 sums in registers, out of 16
