@@ -69,6 +69,7 @@ def make_stale(path: Path) -> None:
     content = path.read_bytes()
     at = content.index(b"built from ") + len(b"built from ")
     changed = b"0" if content[at : at + 1] != b"0" else b"1"
+    path.unlink()  # this process may have loaded it
     path.write_bytes(content[:at] + changed + content[at + 1 :])
 
 

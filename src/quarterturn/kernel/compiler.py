@@ -79,14 +79,14 @@ def compile_kernel(code: str, folder: Path = HERE, *flags: str) -> Path:
     return path
 
 
-def compile_all(folder: Path = HERE, *flags: str) -> list[Path]:
+def compile_all(folder: Path = HERE) -> list[Path]:
     """Compile for every instruction set of this machine's kind; what fits stays.
 
     One process compiles at a time: others wait and find it done.
     """
 
     def make(code: str) -> Path:
-        return file_of(code, folder) if fits(code, folder) else compile_kernel(code, folder, *flags)
+        return file_of(code, folder) if fits(code, folder) else compile_kernel(code, folder)
 
     with _alone_in(folder), ThreadPoolExecutor() as pool:
         return list(pool.map(make, codes()))
@@ -110,5 +110,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
         yield
 
 
-if __name__ == "__main__":  # python -I compiler.py FOLDER [FLAG ...]
-    compile_all(Path(sys.argv[1]), *sys.argv[2:])
+if __name__ == "__main__":  # python -I compiler.py FOLDER CODE,CODE [FLAG ...]
+    _folder, _codes, *_flags = sys.argv[1:]
+    with ThreadPoolExecutor() as _pool:
+        list(_pool.map(lambda code: compile_kernel(code, Path(_folder), *_flags), dict.fromkeys(_codes.split(","))))
