@@ -5,14 +5,16 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 VENV_TIMM := .venv-timm
 INSTALLED_TIMM := $(VENV_TIMM)/.installed
-KERNEL := hatch_build.py $(wildcard src/quarterturn/kernel/src/*) src/quarterturn/kernel/compiler.py
+KERNEL := hatch_build.py $(wildcard src/quarterturn/kernel/src/*) $(addprefix src/quarterturn/kernel/,border.py compiler.py)
+CLANG_FORMAT := $(shell command -v clang-format)
 
-.PHONY: help demo test test-timm test-slow check format bench clean
+.PHONY: help demo test test-timm test-slow sanitize check format bench clean
 help:
 	@echo "make demo       three networks on the embedded set, a table and a report, in minutes"
 	@echo "make test       the whole test suite (makes .venv first where there is none)"
 	@echo "make test-timm  networks of timm, torchvision and segmentation_models_pytorch (makes .venv-timm)"
 	@echo "make test-slow  longer checks, run before a change is called done"
+	@echo "make sanitize   the kernel's tests with address and undefined-behaviour sanitizers (needs g++)"
 	@echo "make check      format, lint and types"
 	@echo "make format     put the code into shape"
 	@echo "make bench      speed of the operations, as ratios, into bench/results/"
@@ -43,6 +45,16 @@ test-slow: $(INSTALLED) $(INSTALLED_TIMM)
 	$(BIN)/python -m pytest -m slow
 	$(VENV_TIMM)/bin/python -m pytest -m slow -n auto tests/timm
 
+# Kernels compiled for this alone, in a folder that goes away. Sanitizers must be in the process before Python is.
+SANITIZERS := -O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
+sanitize: $(INSTALLED)
+	folder=$$(mktemp -d) && trap "rm -rf $$folder" EXIT && \
+	code=$$($(BIN)/python -c "import quarterturn as qt; print(qt.kernels().code)") && \
+	CXX="$(CXX)" $(BIN)/python -I src/quarterturn/kernel/compiler.py $$folder portable,$$code $(SANITIZERS) && \
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+	QUARTERTURN_KERNEL=$$folder $(BIN)/python -m pytest --capture=sys -p no:cacheprovider tests/test_kernel*.py
+
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -51,6 +63,7 @@ check: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(if $(CLANG_FORMAT),$(CLANG_FORMAT) -i src/quarterturn/kernel/src/*)
 
 bench: $(INSTALLED)
 	$(BIN)/python bench/ops.py

@@ -13,6 +13,7 @@ from quarterturn.cost import Explanation as Explanation
 from quarterturn.cost import explain as explain
 from quarterturn.errors import ConversionError as ConversionError
 from quarterturn.errors import GroupError as GroupError
+from quarterturn.errors import KernelError as KernelError
 from quarterturn.errors import NotEquivariantError as NotEquivariantError
 from quarterturn.errors import OptionError as OptionError
 from quarterturn.errors import QuarterturnError as QuarterturnError

@@ -20,6 +20,10 @@ class OptionError(QuarterturnError):
     """An option with a value that is not one of its choices, or that does not go with the others."""
 
 
+class KernelError(QuarterturnError):
+    """A call that the compiled kernel refused, though all checks before it passed: a fault of quarterturn itself."""
+
+
 class ConversionError(QuarterturnError):
     """A network that cannot be converted; the message lists all that stands in the way."""
 

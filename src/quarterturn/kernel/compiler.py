@@ -1,10 +1,18 @@
-"""Compiling the kernel, once for each instruction set. Standard library alone: the build environment has no torch."""
+"""Compiling the kernel, once for each instruction set, and telling whether a compiled one fits its sources.
 
+Each compiled file holds a fingerprint of what it was made from. One that holds another is never loaded: it might read
+lists of numbers of another layout. Standard library alone: the build environment has no torch.
+"""
+
+import hashlib
 import os
 import platform
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -21,9 +29,32 @@ def compiler() -> str | None:
     return next((found for found in map(shutil.which, names) if found), None)
 
 
+def codes() -> list[str]:
+    """The instruction sets of this machine's kind."""
+    return list(CODES) if platform.machine().lower() in ("x86_64", "amd64") else ["portable"]
+
+
 def file_of(code: str, folder: Path = HERE) -> Path:
     """Where the kernel compiled for that instruction set is."""
     return folder / f"_kernel_{code}.so"
+
+
+def fingerprint(code: str) -> str:
+    """What a kernel for that instruction set is made from: C++ sources, the layout of what Python hands over, flags."""
+    found = hashlib.sha256(repr((FLAGS, CODES[code])).encode())
+    for path in [HERE / "border.py", *sorted([*SOURCES.glob("*.cpp"), *SOURCES.glob("*.h")])]:
+        content = path.read_bytes()
+        found.update(f"\n{path.name} {len(content)}\n".encode())
+        found.update(content)
+    return found.hexdigest()
+
+
+def fits(code: str, folder: Path = HERE) -> bool:
+    """Whether the kernel in that folder is there and was made from these sources; the file is read, not loaded."""
+    try:
+        return f"built from {fingerprint(code)}".encode() in file_of(code, folder).read_bytes()
+    except OSError:
+        return False
 
 
 def compile_kernel(code: str, folder: Path = HERE, *flags: str) -> Path:
@@ -33,24 +64,53 @@ def compile_kernel(code: str, folder: Path = HERE, *flags: str) -> Path:
         raise OSError("no C++ compiler found: install g++ or clang++, or name one in CXX")
     path = file_of(code, folder)
     new = path.with_suffix(f".{os.getpid()}.new")  # a running process keeps the file that it has loaded
-    command = [program, *FLAGS, *CODES[code], *flags, str(SOURCES / "kernel.cpp"), "-o", str(new)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise OSError(f"{' '.join(command)} failed:\n{done.stderr}")
-    new.replace(path)
+    made_from = fingerprint(code)
+    named = f'-DQUARTERTURN_FINGERPRINT="{made_from}"'
+    command = [program, *FLAGS, *CODES[code], named, *flags, str(SOURCES / "kernel.cpp"), "-o", str(new)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise OSError(f"{' '.join(command)} failed:\n{done.stderr}")
+        if fingerprint(code) != made_from:
+            raise OSError(f"the sources in {SOURCES} changed while they were compiled: compile again")
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
     return path
 
 
 def compile_all(folder: Path = HERE) -> list[Path]:
-    """Compile for every instruction set of this machine's kind; what is newer than all sources stays."""
-    codes = list(CODES) if platform.machine().lower() in ("x86_64", "amd64") else ["portable"]
-    sources = [Path(__file__), *SOURCES.glob("*.cpp"), *SOURCES.glob("*.h")]
-    changed = max(path.stat().st_mtime for path in sources)
+    """Compile for every instruction set of this machine's kind; what fits stays.
+
+    One process compiles at a time: others wait and find it done.
+    """
 
     def make(code: str) -> Path:
-        path = file_of(code, folder)
-        is_new = path.exists() and path.stat().st_mtime > changed
-        return path if is_new else compile_kernel(code, folder)
+        return file_of(code, folder) if fits(code, folder) else compile_kernel(code, folder)
 
-    with ThreadPoolExecutor() as pool:
-        return list(pool.map(make, codes))
+    with _alone_in(folder), ThreadPoolExecutor() as pool:
+        return list(pool.map(make, codes()))
+
+
+def is_checkout() -> bool:
+    """Whether this is the project's own tree, as after `pip install -e .`, and not an installed package."""
+    return (HERE.parents[2] / "hatch_build.py").is_file()
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, if this system has such locks."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with (folder / "_kernel.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed, or the process ends
+        yield
+
+
+if __name__ == "__main__":  # python -I compiler.py FOLDER CODE,CODE [FLAG ...]
+    _folder, _codes, *_flags = sys.argv[1:]
+    with ThreadPoolExecutor() as _pool:
+        list(_pool.map(lambda code: compile_kernel(code, Path(_folder), *_flags), dict.fromkeys(_codes.split(","))))

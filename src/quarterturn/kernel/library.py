@@ -2,7 +2,7 @@
 
 import ctypes
 import logging
-from collections.abc import Sequence
+import os
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -10,12 +10,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from quarterturn.kernel.compiler import HERE, file_of
+from quarterturn.errors import KernelError, ShapeError
+from quarterturn.kernel import border, compiler
+from quarterturn.kernel.border import Numbers
+from quarterturn.kernel.checks import PRECISIONS
+from quarterturn.kernel.compiler import HERE, file_of, fits
 from quarterturn.kernel.plan import Plan
 
-CODES = ("portable", "avx2", "avx512", "avx512bf16")  # by the number that quarterturn_processor() gives
-PRECISIONS = (torch.float32, torch.bfloat16)  # of maps in memory, by the kernel's number; weights are float32
+CODES = tuple(compiler.CODES)  # by the number that quarterturn_processor() gives
 PAIRS = 2  # the kernel's number for maps in bf16 and products of pairs of such numbers
+FOLDER = "QUARTERTURN_KERNEL"  # names a folder with other compiled kernels, such as those of `make sanitize`
 _log = logging.getLogger("quarterturn")
 
 
@@ -28,21 +32,48 @@ class Kernels(NamedTuple):
 
 
 def choose(folder: Path = HERE) -> Kernels:
-    """The best compiled kernel in the folder that this processor runs."""
+    """The best compiled kernel in the folder that fits these sources and that this processor runs."""
     base = file_of("portable", folder)
     if not base.exists():
-        return Kernels(
-            "conv2d", None, "the kernel is not compiled: install with a C++ compiler (g++ or clang++) present"
-        )
+        return _none("the kernel is not compiled: install with a C++ compiler (g++ or clang++) present")
+    if not fits("portable", folder):
+        return _none(_stale(base))
     try:
         best = int(ctypes.CDLL(str(base)).quarterturn_processor())
     except OSError as error:
-        return Kernels("conv2d", None, f"the kernel does not load: {error}")
-    for number in range(best, -1, -1):
-        path = file_of(CODES[number], folder)
-        if path.exists():
-            return Kernels(CODES[number], str(path), f"the processor runs {CODES[best]} code")
-    return Kernels("conv2d", None, "no compiled kernel runs on this processor")
+        return _none(f"the kernel does not load: {error}")
+    why = f"the processor runs {CODES[best]} code"
+    for code in reversed(CODES[: best + 1]):
+        path = file_of(code, folder)
+        if fits(code, folder):
+            return Kernels(code, str(path), why)
+        why += f"; {_stale(path)}" if path.exists() else f"; {path.name} is not there"
+    return _none("no compiled kernel runs on this processor")
+
+
+def _none(why: str) -> Kernels:
+    return Kernels("conv2d", None, why)
+
+
+def _stale(path: Path) -> str:
+    how = "pip install -e ." if compiler.is_checkout() else "pip install --force-reinstall quarterturn"
+    return f"{path} was compiled from other sources than these and is not used: reinstall ({how})"
+
+
+def renew(folder: Path = HERE) -> str | None:
+    """Compile what is missing or was compiled from other sources; why that failed, if it did."""
+    if all(fits(code, folder) for code in compiler.codes()):
+        return None
+    if compiler.compiler() is None:
+        return "no C++ compiler is there to compile it by itself: install g++ or clang++"
+    if not os.access(folder, os.W_OK):
+        return f"it cannot be compiled by itself: {folder} is not writable"
+    _log.warning("the kernel in %s does not fit its sources: compiling it, which takes a minute or two", folder)
+    try:
+        compiler.compile_all(folder)
+    except OSError as error:
+        return f"compiling it by itself failed: {error}"
+    return None
 
 
 @lru_cache(maxsize=1)
@@ -52,7 +83,11 @@ def kernels() -> Kernels:
     >>> kernels().code in (*CODES, "conv2d")
     True
     """
-    chosen = choose()
+    named = os.environ.get(FOLDER)
+    failure = renew() if named is None and compiler.is_checkout() else None
+    chosen = choose(HERE if named is None else Path(named))
+    if failure is not None:
+        chosen = chosen._replace(why=f"{chosen.why}; {failure}")
     _log.info("group convolutions on CPU run through %s: %s", chosen.code, chosen.why)
     return chosen
 
@@ -62,56 +97,55 @@ class Library:
 
     def __init__(self, path: str) -> None:
         self._functions = ctypes.CDLL(path)
-        size, pointer = ctypes.c_int64, ctypes.c_void_p
-        for name, arguments in {
-            "packed_size": [pointer, size],
-            "pack": [pointer, size, pointer, size, size, pointer, pointer, size, pointer],
-            "convolve": [pointer, size, pointer, pointer, pointer, pointer, size, pointer],
-            "weight_gradient": [pointer, size, pointer, pointer, size, size, pointer, pointer, pointer, size, pointer],
-            "move": [pointer, size, pointer, pointer, size, pointer],
-            "fingerprint": [pointer, size],
-        }.items():
+        for name, (arguments, result) in border.FUNCTIONS.items():
             function = getattr(self._functions, f"quarterturn_{name}")
-            function.argtypes = arguments
-            function.restype = size if name in ("packed_size", "fingerprint") else ctypes.c_int
+            function.argtypes, function.restype = arguments, result
         self._parallel = _torchs_pool()
 
     def pack(self, plan: Plan, pairs: bool, weight: Tensor, out_stride: int, in_stride: int) -> Tensor:
-        precision = PAIRS if pairs else 0
-        packed = torch.empty(self._functions.quarterturn_packed_size(plan.numbers, precision))
-        data = (weight.data_ptr(), out_stride, in_stride, plan.weight_places, packed.data_ptr())
-        self._run("pack", plan.numbers, precision, *data)
+        head = (*_list(plan.numbers), PAIRS if pairs else 0)
+        size = ctypes.c_int64()
+        self._answer("packed_size", self._functions.quarterturn_packed_size(*head, ctypes.byref(size)))
+        packed = torch.empty(size.value)
+        self._run("pack", *head, *_data(weight), out_stride, in_stride, *_list(plan.weight_places), *_data(packed))
         return packed
 
     def convolve(self, plan: Plan, pairs: bool, x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor) -> None:
-        data = (x.data_ptr(), packed.data_ptr(), _pointer(bias), y.data_ptr())
-        self._run("convolve", plan.numbers, PAIRS if pairs else PRECISIONS.index(x.dtype), *data)
+        head = (*_list(plan.numbers), PAIRS if pairs else PRECISIONS.index(x.dtype))
+        of_bias = (None, 0) if bias is None else _data(bias)
+        self._run("convolve", *head, *_data(x), *_data(packed), *of_bias, *_data(y))
 
     def weight_gradient(
-        self, plan: Plan, x: Tensor, grad: Tensor, out_stride: int, in_stride: int, weight: Tensor, bias: Tensor | None
+        self, plan: Plan, x: Tensor, grad: Tensor, out_stride: int, in_stride: int, weight: Tensor, bias: Tensor
     ) -> None:
-        data = (
-            x.data_ptr(),
-            grad.data_ptr(),
-            out_stride,
-            in_stride,
-            plan.weight_places,
-            weight.data_ptr(),
-            _pointer(bias),
-        )
-        self._run("weight_gradient", plan.numbers, PRECISIONS.index(x.dtype), *data)
+        head = (*_list(plan.numbers), PRECISIONS.index(x.dtype))
+        where = (out_stride, in_stride, *_list(plan.weight_places))
+        self._run("weight_gradient", *head, *_data(x), *_data(grad), *where, *_data(weight), *_data(bias))
 
-    def move(self, numbers: Sequence[int], features_last: bool, x: Tensor, y: Tensor) -> None:
-        self._run("move", (ctypes.c_int64 * len(numbers))(*numbers), features_last, x.data_ptr(), y.data_ptr())
+    def move(self, numbers: Numbers, features_last: bool, x: Tensor, y: Tensor) -> None:
+        self._run("move", *_list(numbers), features_last, *_data(x), *_data(y))
 
-    def fingerprint(self, x: Tensor) -> int:
+    def checksum(self, x: Tensor) -> int:
         """A number that changes with the values."""
-        return int(self._functions.quarterturn_fingerprint(x.data_ptr(), x.numel()))
+        return int(self._functions.quarterturn_checksum(*_data(x)))
 
     def _run(self, name: str, *arguments: object) -> None:
-        status = getattr(self._functions, f"quarterturn_{name}")(*arguments, torch.get_num_threads(), self._parallel)
-        if status:
-            raise MemoryError(f"quarterturn's kernel failed in {name} (status {status}): not enough memory")
+        run = getattr(self._functions, f"quarterturn_{name}")
+        self._answer(name, run(*arguments, torch.get_num_threads(), self._parallel))
+
+    def _answer(self, name: str, status: int) -> None:
+        if status == border.FINE:
+            return
+        reason = self._functions.quarterturn_reason().decode()
+        if status == border.NO_MEMORY:
+            raise MemoryError(f"not enough memory for quarterturn's kernel ({name}): use smaller batches")
+        if status == border.WRONG_SIZE:
+            raise ShapeError(f"{reason} does not have the size that the plan of the kernel's {name} needs")
+        if status == border.NOT_A_PLAN:
+            raise KernelError(
+                f"the kernel refused the plan of {name}: {reason}. Are all sizes sensible? Else report this"
+            )
+        raise RuntimeError(f"quarterturn's kernel failed in {name} (status {status}): {reason}")
 
 
 @lru_cache(maxsize=1)
@@ -121,8 +155,12 @@ def library() -> Library | None:
     return None if path is None else Library(path)
 
 
-def _pointer(x: Tensor | None) -> int | None:
-    return None if x is None else x.data_ptr()
+def _data(x: Tensor) -> tuple[int, int]:
+    return x.data_ptr(), x.numel()
+
+
+def _list(numbers: Numbers) -> tuple[Numbers, int]:
+    return numbers, len(numbers)
 
 
 def _torchs_pool() -> int | None:

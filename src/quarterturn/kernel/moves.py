@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from quarterturn.groups import Element
+from quarterturn.kernel.border import Pair, move_numbers
 from quarterturn.kernel.library import library
-
-Place = tuple[int, int]
 
 
 def suits_moves(x: Tensor, features_last: bool) -> bool:
@@ -26,9 +25,9 @@ def carry_out(
     x: Tensor,
     out: Tensor,
     features_last: bool,
-    places_in: Place,
-    places_out: Place,
-    moves: Sequence[tuple[Place, Place, Element]],
+    places_in: Pair,
+    places_out: Pair,
+    moves: Sequence[tuple[Pair, Pair, Element]],
 ) -> Tensor:
     """Write each (place in the output, place in the input, element) into `out`; what arrives at one place is summed.
 
@@ -37,10 +36,17 @@ def carry_out(
     """
     kernel = library()
     assert kernel is not None
-    size = [*[1] * (4 - x.dim()), *x.shape[2:]]
-    numbers = [len(x) // places_in[0], x.shape[1] // places_in[1], *places_in, *places_out, *size, *size, len(moves)]
-    for end, start, element in moves:
-        planar = (1, 2) if x.dim() == 2 else element if len(element) == 2 else (1, 2 * element[0])
-        numbers += [*end, *start, *planar]
-    kernel.move(numbers, features_last or x.dim() == 2, x, out)
+
+    def planar(element: Element) -> Element:
+        return (1, 2) if x.dim() == 2 else element if len(element) == 2 else (1, 2 * element[0])
+
+    listed = move_numbers(
+        len(x) // places_in[0],
+        x.shape[1] // places_in[1],
+        places_in,
+        places_out,
+        [*[1] * (4 - x.dim()), *x.shape[2:]],
+        [(end, start, planar(element)) for end, start, element in moves],
+    )
+    kernel.move(listed, features_last or x.dim() == 2, x, out)
     return out

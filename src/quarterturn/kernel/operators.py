@@ -9,17 +9,24 @@ there. Compilers and exporters see three operators; shapes are right on the meta
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from quarterturn.errors import OptionError, ShapeError
-from quarterturn.groups import Element, Group
-from quarterturn.kernel.library import PRECISIONS, Library, library
+from quarterturn.groups import Group
+from quarterturn.kernel.checks import (
+    check_convolution,
+    check_input_gradient,
+    check_lengths,
+    check_precisions,
+    check_weight_gradient,
+    read_window,
+)
+from quarterturn.kernel.library import Library, kernels, library
 from quarterturn.kernel.packed_weights import packed
-from quarterturn.kernel.plan import Pair, Window, forward_plan, input_gradient_plan
+from quarterturn.kernel.plan import forward_plan, input_gradient_plan
 
 EXACT = True  # the form of C4 that is taken unless one is named; docs/decisions/0031
 
@@ -53,9 +60,19 @@ def group_conv(
     """
     if torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") is torch.bfloat16:
         x = x.bfloat16()
-    _check(x, weight, bias, group, starts)
-    if pairs and x.dtype is not torch.bfloat16:
-        raise OptionError(f"products in bf16 are for maps in bf16, got {x.dtype}: convert them or use autocast")
+    axes = 2 + group.dim
+    if x.dim() != axes or weight.dim() != axes:
+        raise ShapeError(
+            f"stacked maps (N, in*{group.order}, ...) and weights (out, in*{group.order}, ...) with {axes} axes are "
+            f"needed, got {tuple(x.shape)} and {tuple(weight.shape)}"
+        )
+    if x.device.type not in ("cpu", "meta"):  # elsewhere torch finds no operator and says so in its own words
+        check_precisions("input", x)
+    if len(starts) != group.order or any(len(start) != group.dim for start in starts):
+        raise ShapeError(
+            f"{group.name} needs {group.order} starts, one for each orientation, of {group.dim} numbers each, "
+            f"got {starts}"
+        )
     step, spread = (list(given or [1] * group.dim) for given in (stride, dilation))
     chosen = EXACT if exact is None else exact
     if group.dim == 1:  # sequences are images of one row
@@ -66,29 +83,6 @@ def group_conv(
     return _convolve(x, weight, bias, _elements(group), step, spread, flat, list(output_size), chosen, pairs)
 
 
-def _check(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, starts: Sequence[Sequence[int]]) -> None:
-    for name, tensor in (("input", x), ("weight", weight), ("bias", bias)):
-        if tensor is None:
-            continue
-        if tensor.dtype not in PRECISIONS or tensor.device.type not in ("cpu", "meta"):
-            raise OptionError(
-                f"the kernel takes float32 and bf16 on the CPU, got {tensor.dtype} on {tensor.device} as {name}: "
-                "use conv2d with turned filters there"
-            )
-        if tensor.dtype not in (x.dtype, torch.float32):
-            raise OptionError(f"a {name} in bf16 needs an input in bf16, got {x.dtype}: convert one of them")
-    axes = 2 + group.dim
-    if x.dim() != axes or weight.dim() != axes or x.shape[1] != weight.shape[1] or x.shape[1] % group.order:
-        raise ShapeError(
-            f"stacked maps (N, in*{group.order}, ...) and weights (out, in*{group.order}, ...) with {axes} axes are "
-            f"needed, got {tuple(x.shape)} and {tuple(weight.shape)}"
-        )
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ShapeError(f"the bias has one number for each of {weight.shape[0]} features, got {tuple(bias.shape)}")
-    if len(starts) != group.order:
-        raise ShapeError(f"{group.name} needs {group.order} starts, one for each orientation, got {len(starts)}")
-
-
 def _elements(group: Group) -> list[int]:
     """The elements as a list of numbers; a flip of sequences is one of images with one row."""
     if group.dim == 1:
@@ -96,24 +90,14 @@ def _elements(group: Group) -> list[int]:
     return [a for element in group.elements for a in element]
 
 
-@lru_cache(maxsize=256)
-def _group(elements: tuple[int, ...]) -> Group:
-    pairs: tuple[Element, ...] = tuple(zip(elements[::2], elements[1::2], strict=True))
-    return Group("the group", pairs)
-
-
-def _read(
-    elements: Sequence[int], stride: Sequence[int], dilation: Sequence[int], starts: Sequence[int]
-) -> tuple[Group, Pair, Pair, tuple[Pair, ...]]:
-    group = _group(tuple(elements))
-    pairs = tuple(zip(starts[::2], starts[1::2], strict=True))
-    return group, (stride[0], stride[1]), (dilation[0], dilation[1]), pairs
+def _tuples(*lists: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    return tuple(map(tuple, lists))
 
 
 def _kernel() -> Library:
     found = library()
     if found is None:
-        raise OptionError("the kernel is not compiled; quarterturn.kernels() says why")
+        raise OptionError(f"there is no kernel to run this: {kernels().why}")
     return found
 
 
@@ -155,11 +139,11 @@ def _convolve(
     exact: bool,
     pairs: bool,
 ) -> Tensor:
-    group, step, spread, corners = _read(elements, stride, dilation, starts)
+    how = _tuples(elements, stride, dilation, starts, weight.shape[2:], x.shape[2:], output_size)
+    group, window = read_window(*how)
+    check_convolution(x, weight, bias, group.order, pairs)
     y = _new(x, len(x), len(weight) * group.order, *output_size)
     if y.numel():
-        kernel, size = (weight.shape[2], weight.shape[3]), (x.shape[2], x.shape[3])
-        window = Window(kernel, step, spread, corners, size, (output_size[0], output_size[1]))
         features = (x.shape[1] // group.order, len(weight))
         plan = forward_plan(group, window, len(x), features, exact)
         of_weight = packed(_kernel(), plan, pairs, weight, weight[0].numel(), weight[0].numel() // features[0])
@@ -170,7 +154,9 @@ def _convolve(
 
 @torch.library.register_fake("quarterturn::group_conv")
 def _(x, weight, bias, elements, stride, dilation, starts, output_size, exact, pairs):  # type: ignore[no-untyped-def]
-    return _new(x, x.shape[0], weight.shape[0] * (len(elements) // 2), *output_size)
+    order = check_lengths(elements, starts, stride=stride, dilation=dilation, output_size=output_size).order
+    check_convolution(x, weight, bias, order, pairs)
+    return _new(x, x.shape[0], weight.shape[0] * order, *output_size)
 
 
 @_operator("quarterturn::group_conv_input_gradient")
@@ -185,11 +171,13 @@ def _input_gradient(
     exact: bool,
     pairs: bool,
 ) -> Tensor:
-    group, step, spread, corners = _read(elements, stride, dilation, starts)
+    how = _tuples(elements, stride, dilation, starts, weight.shape[2:], input_size, grad.shape[2:])
+    group, window = read_window(*how)
+    check_input_gradient(grad, weight, group.order, pairs)
     x = _new(grad, len(grad), weight.shape[1], *input_size)
+    if not len(weight):
+        return x.zero_()
     if x.numel():
-        kernel, size = (weight.shape[2], weight.shape[3]), (grad.shape[2], grad.shape[3])
-        window = Window(kernel, step, spread, corners, (input_size[0], input_size[1]), size)
         features = (weight.shape[1] // group.order, len(weight))
         plan = input_gradient_plan(group, window, len(grad), features, exact)
         of_weight = packed(_kernel(), plan, pairs, weight, weight[0].numel() // features[0], weight[0].numel())
@@ -199,6 +187,8 @@ def _input_gradient(
 
 @torch.library.register_fake("quarterturn::group_conv_input_gradient")
 def _(grad, weight, elements, stride, dilation, starts, input_size, exact, pairs):  # type: ignore[no-untyped-def]
+    order = check_lengths(elements, starts, stride=stride, dilation=dilation, input_size=input_size).order
+    check_input_gradient(grad, weight, order, pairs)
     return _new(grad, grad.shape[0], weight.shape[1], *input_size)
 
 
@@ -213,12 +203,12 @@ def _weight_gradient(
     kernel_size: Sequence[int],
     exact: bool,
 ) -> tuple[Tensor, Tensor]:
-    group, step, spread, corners = _read(elements, stride, dilation, starts)
+    how = _tuples(elements, stride, dilation, starts, kernel_size, x.shape[2:], grad.shape[2:])
+    group, window = read_window(*how)
+    check_weight_gradient(x, grad, group.order)
     features = (x.shape[1] // group.order, grad.shape[1] // group.order)
     weight, bias = torch.zeros(features[1], x.shape[1], *kernel_size), torch.zeros(features[1])
     if grad.numel():
-        sizes = (x.shape[2], x.shape[3]), (grad.shape[2], grad.shape[3])
-        window = Window((kernel_size[0], kernel_size[1]), step, spread, corners, *sizes)
         plan = forward_plan(group, window, len(x), features, exact)
         strides = (weight[0].numel(), weight[0].numel() // features[0])
         _kernel().weight_gradient(plan, _last(x), _last(grad), *strides, weight, bias)
@@ -227,7 +217,9 @@ def _weight_gradient(
 
 @torch.library.register_fake("quarterturn::group_conv_weight_gradient")
 def _(x, grad, elements, stride, dilation, starts, kernel_size, exact):  # type: ignore[no-untyped-def]
-    out = grad.shape[1] // (len(elements) // 2)
+    order = check_lengths(elements, starts, stride=stride, dilation=dilation, kernel_size=kernel_size).order
+    check_weight_gradient(x, grad, order)
+    out = grad.shape[1] // order
     weight = x.new_empty(out, x.shape[1], *kernel_size, dtype=torch.float32)
     return weight, weight.new_empty(out)
 

@@ -27,7 +27,7 @@ def packed(kernel: Library, plan: Plan, pairs: bool, weight: Tensor, out_stride:
     dense = weight.float().contiguous()
     if weight.is_inference():  # it has no version
         return kernel.pack(plan, pairs, dense, out_stride, in_stride)
-    state = (weight.data_ptr(), weight._version, kernel.fingerprint(dense))
+    state = (weight.data_ptr(), weight._version, kernel.checksum(dense))
     entry = _kept.get(weight)
     if entry is None or entry.plan is not plan or (entry.pairs, entry.state) != (pairs, state):
         entry = _Entry(plan, pairs, state, kernel.pack(plan, pairs, dense, out_stride, in_stride))

@@ -13,15 +13,13 @@ counted in half pixels, so that middles are whole numbers.
 
 import itertools
 from collections.abc import Sequence
-from ctypes import Array, c_int64
 from functools import lru_cache
 from typing import NamedTuple
 
 from quarterturn.errors import GroupError, ShapeError
 from quarterturn.groups import Element, Group
+from quarterturn.kernel.border import Numbers, Pair, Phase, numbers, plan_numbers
 from quarterturn.kernel.structures import structure
-
-Pair = tuple[int, int]
 
 
 class Window(NamedTuple):
@@ -38,8 +36,8 @@ class Window(NamedTuple):
 class Plan(NamedTuple):
     """The kernel's numbers for one call, and which weight is at each (offset, element) of it; -1 is none."""
 
-    numbers: "Array[c_int64]"
-    weight_places: "Array[c_int64]"
+    numbers: Numbers
+    weight_places: Numbers
 
 
 def act(element: Element, position: Pair) -> Pair:
@@ -123,7 +121,7 @@ def forward_plan(group: Group, window: Window, batch: int, features: Pair, exact
     for number_of_u, u in enumerate(read):
         turned = [act(group.elements[group.inverse[t]], u) for t in range(group.order)]
         places.append((number_of_u, [(1, (middle[0] + v[0]) // 2, (middle[1] + v[1]) // 2) for v in turned]))
-    phase = ((0, 0), (1, 1), window.output_size, (0, 0), window.stride, places)
+    phase: Phase = ((0, 0), (1, 1), window.output_size, (0, 0), window.stride, places)
     return _plan(group, batch, features, window.input_size, window.output_size, index, [phase], exact)
 
 
@@ -134,8 +132,8 @@ def input_gradient_plan(group: Group, window: Window, batch: int, features: Pair
     offsets = _offsets(window)
     read = [(-w[0] - d[0], -w[1] - d[1]) for w in offsets]
     index = [[group.inverse[s] * len(offsets) + w for s in range(group.order)] for w in range(len(offsets))]
-    phases = []
-    for phase in itertools.product(*map(range, window.stride)):
+    phases: list[Phase] = []
+    for phase in itertools.product(range(window.stride[0]), range(window.stride[1])):
         places = []
         for number, u in enumerate(read):
             of_orientation = []
@@ -149,24 +147,27 @@ def input_gradient_plan(group: Group, window: Window, batch: int, features: Pair
                 of_orientation.append((1, steps[0][0], steps[1][0]) if reads else (0, 0, 0))
             if any(reads for reads, *_ in of_orientation):
                 places.append((number, of_orientation))
-        count = tuple(max(0, -((q - n) // s)) for q, n, s in zip(phase, window.input_size, window.stride, strict=True))
-        phases.append((phase, window.stride, count, (0, 0), (1, 1), places))
+        rows, columns = (
+            max(0, -((q - n) // s)) for q, n, s in zip(phase, window.input_size, window.stride, strict=True)
+        )
+        phases.append((phase, window.stride, (rows, columns), (0, 0), (1, 1), places))
     turned_features = (features[1], features[0])
     return _plan(group, batch, turned_features, window.output_size, window.input_size, index, phases, exact)
 
 
-def _plan(group, batch, features, source, target, index, phases, exact) -> Plan:  # type: ignore[no-untyped-def]
-    """Write it all down in the order in which plan.h reads it."""
+def _plan(
+    group: Group,
+    batch: int,
+    features: Pair,
+    source: Pair,
+    target: Pair,
+    index: list[list[int]],
+    phases: list[Phase],
+    exact: bool,
+) -> Plan:
     found = structure(group)
     if found is None:
         raise GroupError(f"the kernel has no transform for {group.name}: is_available() says so beforehand")
-    numbers = [found.exact if exact else found.fast, batch, *features, *source, *target, len(index), *found.place]
-    numbers.append(len(phases))
-    for start, step, count, base, stride, places in phases:
-        numbers += [*start, *step, *count, *base, *stride, len(places)]
-        for number, of_orientation in places:
-            numbers.append(number)
-            for t in found.place:
-                numbers += of_orientation[t]
-    flat = [row[s] for row in index for s in found.place]
-    return Plan((c_int64 * len(numbers))(*numbers), (c_int64 * len(flat))(*flat))
+    form = found.exact if exact else found.fast
+    listed = plan_numbers(form, batch, features, source, target, len(index), found.place, phases)
+    return Plan(listed, numbers(row[s] for row in index for s in found.place))

@@ -33,6 +33,7 @@ def doctor() -> bool:
     """Print one line for each finding; whether all that is needed is there."""
     import torch
 
+    import quarterturn as qt
     from quarterturn_lab.data import cache
     from quarterturn_lab.runs.environment import bf16_fault
 
@@ -52,6 +53,8 @@ def doctor() -> bool:
         say(found is not None, name, found or f"not there ({fix})", needed=False)
     cores = os.cpu_count() or 1
     say(True, "processor", f"{cores} cores, {torch.backends.cpu.get_cpu_capability()}")
+    chosen = qt.kernels()
+    say(chosen.path is not None, "kernel", f"{chosen.code}: {chosen.why}", needed=False)
     say(bf16_fault() is None, "bf16", bf16_fault() or "torch's products run", needed=False)
     cuda = torch.cuda.is_available()
     say(cuda, "gpu", torch.cuda.get_device_name() if cuda else "none: runs use the processor", needed=False)
@@ -64,10 +67,6 @@ def doctor() -> bool:
     say(writable, "cache", text)
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     say(browser is not None, "browser", browser or "no chromium: the report's test is skipped", needed=False)
-    import quarterturn as qt
-
-    runs = qt.kernels()
-    say(runs.path is not None, "kernel", f"{runs.code}: {runs.why}", needed=False)
     from quarterturn_lab.models.build import build
     from quarterturn_lab.settings.networks import PLANKTON, edited
 

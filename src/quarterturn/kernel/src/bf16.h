@@ -25,7 +25,8 @@ template <int L>
 static inline void store(Bf16* p, Vector<L> v) {
     const Bits<uint32_t, L> bits = reinterpret_cast<Bits<uint32_t, L>>(v);
     const Bits<uint32_t, L> rounded = (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
-    const Bits<uint32_t, L> kept = v == v ? rounded : Bits<uint32_t, L>{} + 0x7FC0u;  // rounding could make NaN infinite
+    const Bits<uint32_t, L> kept =
+        v == v ? rounded : Bits<uint32_t, L>{} + 0x7FC0u;  // rounding could make NaN infinite
     *reinterpret_cast<Bits<uint16_t, L>*>(p) = __builtin_convertvector(kept, Bits<uint16_t, L>);
 }
 
@@ -50,7 +51,9 @@ struct Pairs {
         sum += second(ours) * second(theirs);
         return sum + first(ours) * first(theirs);
     }
-    template <class V> static inline auto first(V words) { return reinterpret_cast<Vector<sizeof(V) / 4>>(words << 16); }
+    template <class V> static inline auto first(V words) {
+        return reinterpret_cast<Vector<sizeof(V) / 4>>(words << 16);
+    }
     template <class V> static inline auto second(V words) {
         return reinterpret_cast<Vector<sizeof(V) / 4>>(words & 0xFFFF0000u);
     }

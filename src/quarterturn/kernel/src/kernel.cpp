@@ -1,91 +1,124 @@
 // The group convolution in the group-Fourier basis: forward (and, with other numbers, the gradient to the input) and
 // the gradient to the weights; and planes from place to place. Plain C at the border, no torch. How it works:
-// docs/decisions/0030.
+// ../README.md.
 #include "layer.h"
 #include "pixels.h"
 
 namespace {
 
+using Plan = std::span<const int64_t>;
+
+Plan list(const int64_t* numbers, int64_t length) {
+    need(length >= 0, "its length is negative");
+    return {numbers, static_cast<size_t>(length)};
+}
+
 template <class F>
-int with_structure(const int64_t* numbers, F f) {
-    try {
-        switch (numbers[0]) {
-            case 0: f(Layer<Order2>(numbers)); return 0;
-            case 1: f(Layer<Klein>(numbers)); return 0;
-            case 2: f(Layer<Cyclic4Exact>(numbers)); return 0;
-            case 3: f(Layer<Cyclic4Gauss>(numbers)); return 0;
-            case 4: f(Layer<Dihedral4>(numbers)); return 0;
-        }
-        return 1;
-    } catch (...) {
-        return 2;
+void with_structure(Plan numbers, F f) {
+    need(!numbers.empty(), "it is too short");
+    switch (numbers[0]) {
+        case 0: return f(Layer<Order2>(numbers));
+        case 1: return f(Layer<Klein>(numbers));
+        case 2: return f(Layer<Cyclic4Exact>(numbers));
+        case 3: return f(Layer<Cyclic4Gauss>(numbers));
+        case 4: return f(Layer<Dihedral4>(numbers));
     }
+    need(false, "the structure is unknown");
 }
 
 // The same with values of two types, of the maps in memory and of what is multiplied: 0 both are float32, 1 maps are
 // bf16, 2 both are.
 template <class F>
-int with_types(const int64_t* numbers, int64_t precision, F f) {
-    return with_structure(numbers, [&](const auto& layer) {
+void with_types(Plan numbers, int64_t precision, F f) {
+    with_structure(numbers, [&](const auto& layer) {
         switch (precision) {
             case 0: return f(layer, float{}, Floats{});
             case 1: return f(layer, Bf16{}, Floats{});
-            default: return f(layer, Bf16{}, Pairs{});
+            case 2: return f(layer, Bf16{}, Pairs{});
         }
+        need(false, "the precision is unknown");
     });
 }
 
 }  // namespace
 
+// Every list and every tensor is followed by its length or size in elements. What is given back is a status
+// (border.h), FINE where all went well; quarterturn_reason says more.
 extern "C" {
 
-int64_t quarterturn_packed_size(const int64_t* numbers, int64_t precision) {
-    int64_t size = -1;
-    with_types(numbers, precision, [&](const auto& layer, auto, auto products) {
-        size = layer.template packed_size<decltype(products)>();
-    });
-    return size;
-}
+// Compared by Python before this file is loaded; see compiler.py.
+[[gnu::used]] extern const char quarterturn_built_from[] = "quarterturn kernel built from " QUARTERTURN_FINGERPRINT;
 
-int quarterturn_pack(const int64_t* numbers, int64_t precision, const float* weight, int64_t out_stride,
-                     int64_t in_stride, const int64_t* index, float* packed, int64_t threads, Parallel parallel) {
-    return with_types(numbers, precision, [&](const auto& layer, auto, auto products) {
-        layer.template pack<decltype(products)>(weight, out_stride, in_stride, index, packed, threads, parallel);
+const char* quarterturn_reason() { return last_reason; }
+
+int quarterturn_packed_size(const int64_t* numbers, int64_t length, int64_t precision, int64_t* size) {
+    return guarded([&] {
+        with_types(list(numbers, length), precision, [&](const auto& layer, auto, auto products) {
+            *size = layer.template packed_size<decltype(products)>();
+        });
     });
 }
 
-int quarterturn_convolve(const int64_t* numbers, int64_t precision, const void* x, const float* packed,
-                         const float* bias, void* y, int64_t threads, Parallel parallel) {
-    return with_types(numbers, precision, [&](const auto& layer, auto one, auto products) {
-        using T = decltype(one);
-        layer.template forward<decltype(products)>(static_cast<const T*>(x), packed, bias, static_cast<T*>(y), threads,
-                                                   parallel);
+int quarterturn_pack(const int64_t* numbers, int64_t length, int64_t precision, const float* weight,
+                     int64_t weight_size, int64_t out_stride, int64_t in_stride, const int64_t* index,
+                     int64_t index_length, float* packed, int64_t packed_size, int64_t threads, Parallel parallel) {
+    return guarded([&] {
+        with_types(list(numbers, length), precision, [&](const auto& layer, auto, auto products) {
+            using P = decltype(products);
+            layer.check_weight(weight_size, out_stride, in_stride, list(index, index_length));
+            layer.template check_packed<P>(packed_size);
+            layer.template pack<P>(weight, out_stride, in_stride, index, packed, threads, parallel);
+        });
+    });
+}
+
+// The bias may be null.
+int quarterturn_convolve(const int64_t* numbers, int64_t length, int64_t precision, const void* x, int64_t x_size,
+                         const float* packed, int64_t packed_size, const float* bias, int64_t bias_size, void* y,
+                         int64_t y_size, int64_t threads, Parallel parallel) {
+    return guarded([&] {
+        with_types(list(numbers, length), precision, [&](const auto& layer, auto one, auto products) {
+            using T = decltype(one);
+            using P = decltype(products);
+            layer.check_source(x_size);
+            layer.check_target(y_size);
+            layer.template check_packed<P>(packed_size);
+            if (bias) layer.check_bias(bias_size);
+            layer.template forward<P>(static_cast<const T*>(x), packed, bias, static_cast<T*>(y), threads, parallel);
+        });
     });
 }
 
 // Its products are float32 in any case.
-int quarterturn_weight_gradient(const int64_t* numbers, int64_t precision, const void* x, const void* grad,
-                                int64_t out_stride, int64_t in_stride, const int64_t* index, float* weight, float* bias,
-                                int64_t threads, Parallel parallel) {
-    return with_types(numbers, precision, [&](const auto& layer, auto one, auto) {
-        using T = decltype(one);
-        layer.weight_gradient(static_cast<const T*>(x), static_cast<const T*>(grad), out_stride, in_stride, index, weight,
-                              bias, threads, parallel);
+int quarterturn_weight_gradient(const int64_t* numbers, int64_t length, int64_t precision, const void* x,
+                                int64_t x_size, const void* grad, int64_t grad_size, int64_t out_stride,
+                                int64_t in_stride, const int64_t* index, int64_t index_length, float* weight,
+                                int64_t weight_size, float* bias, int64_t bias_size, int64_t threads,
+                                Parallel parallel) {
+    return guarded([&] {
+        with_types(list(numbers, length), precision, [&](const auto& layer, auto one, auto) {
+            using T = decltype(one);
+            need(layer.g.phases.size() == 1, "a gradient to weights has one phase");
+            layer.check_source(x_size);
+            layer.check_target(grad_size);
+            layer.check_weight(weight_size, out_stride, in_stride, list(index, index_length));
+            layer.check_bias(bias_size);
+            layer.weight_gradient(static_cast<const T*>(x), static_cast<const T*>(grad), out_stride, in_stride, index,
+                                  weight, bias, threads, parallel);
+        });
     });
 }
 
-int quarterturn_move(const int64_t* numbers, int64_t features_last, const float* x, float* y, int64_t threads,
-                     Parallel parallel) {
-    try {
-        (features_last ? carry_out_pixels : carry_out_planes)(numbers, x, y, threads, parallel);
-        return 0;
-    } catch (...) {
-        return 2;
-    }
+int quarterturn_move(const int64_t* numbers, int64_t length, int64_t features_last, const float* x, int64_t x_size,
+                     float* y, int64_t y_size, int64_t threads, Parallel parallel) {
+    return guarded([&] {
+        const Moves moves = read_moves(list(numbers, length), x_size, y_size);
+        (features_last ? carry_out_pixels : carry_out_planes)(moves, x, y, threads, parallel);
+    });
 }
 
 // A number that changes with the values, for caches of packed weights.
-int64_t quarterturn_fingerprint(const float* values, int64_t count) {
+int64_t quarterturn_checksum(const float* values, int64_t count) {
     uint64_t sum[8] = {1, 2, 3, 4, 5, 6, 7, 8};
     int64_t i = 0;
     auto mix = [&](int lane, int64_t at) {
@@ -94,8 +127,7 @@ int64_t quarterturn_fingerprint(const float* values, int64_t count) {
         sum[lane] = (sum[lane] ^ bits) * 0x9E3779B97F4A7C15u;
         sum[lane] ^= sum[lane] >> 29;
     };
-    for (; i + 8 <= count; i += 8)
-        UNROLL for (int lane = 0; lane < 8; lane++) mix(lane, i + lane);
+    for (; i + 8 <= count; i += 8) UNROLL for (int lane = 0; lane < 8; lane++) mix(lane, i + lane);
     for (; i < count; i++) mix(0, i);
     for (int lane = 1; lane < 8; lane++) sum[0] = (sum[0] ^ sum[lane]) * 0x9E3779B97F4A7C15u ^ sum[lane] >> 31;
     return static_cast<int64_t>(sum[0]);

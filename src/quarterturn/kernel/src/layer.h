@@ -1,7 +1,7 @@
 // A layer in the group-Fourier basis: packed weights, the forward pass, the gradient to the weights.
 #pragma once
-#include "plan.h"
 #include "layout.h"
+#include "plan.h"
 #include "structures.h"
 #include "threads.h"
 
@@ -11,7 +11,8 @@ constexpr int64_t TILE = NARROW_ROWS;  // output positions at once, forward
 constexpr int64_t GRADIENT_TILE = 64;  // and for the gradient to the weights
 constexpr int64_t GRADIENT_DEPTH = 128;
 constexpr int64_t SOURCE_ROOM = 36 * 1024;     // floats of realigned source: part of a second-level cache
-constexpr int64_t PARTIAL_ROOM = 1024 * 1024;   // floats of partial sums of weight gradients
+constexpr int64_t PARTIAL_ROOM = 1024 * 1024;  // floats of partial sums of weight gradients
+constexpr int64_t SPARE = 1024;                // so many times a size of scratch still fits into 64 bits
 
 template <class S>
 struct Layer {
@@ -21,15 +22,44 @@ struct Layer {
     int64_t in_pitch, out_pitch;  // padded numbers of features
     int64_t element[8];           // which element of the structure the layout keeps at t
 
-    explicit Layer(const int64_t* numbers) : g(read_geometry(numbers, S::order)) {
+    explicit Layer(std::span<const int64_t> numbers) : g(read_geometry(numbers, S::order)) {
         in_pitch = round_up(g.in, g.in <= GRANULE ? GRANULE : LANES);
         out_pitch = round_up(g.out, GRANULE);
         for (int t = 0; t < S::order; t++) element[g.orientation[t]] = t;
+        int64_t offsets = 0;
+        for (const Phase& phase : g.phases) {
+            const Task whole{&phase, 0, 1, 0, std::max<int64_t>(1, phase.count[0])};
+            product({whole.source_rows(), std::max<int64_t>(1, whole.source_columns()), floats_per_pixel(), SPARE});
+            offsets += phase.offsets;
+        }
+        product({offsets + 1, WEIGHTS, in_pitch, out_pitch, SPARE});
+    }
+
+    // What must hold before memory of the caller is read: sizes are the plan's, and weights lie where the index says.
+    void check_source(int64_t size) const {
+        need_size(size, product({g.batch, g.source[0], g.source[1], g.in, S::order}), "the input");
+    }
+    void check_target(int64_t size) const {
+        need_size(size, product({g.batch, g.target[0], g.target[1], g.out, S::order}), "the output");
+    }
+    void check_bias(int64_t size) const { need_size(size, g.out, "the bias"); }
+    template <class P> void check_packed(int64_t size) const { need_size(size, packed_size<P>(), "the packed weight"); }
+    void check_weight(int64_t size, int64_t out_stride, int64_t in_stride, std::span<const int64_t> index) const {
+        need(static_cast<int64_t>(index.size()) == product({g.offsets, S::order}),
+             "its list of weights has another length");
+        need(out_stride >= 0 && in_stride >= 0, "the weight has a negative stride");
+        const int64_t last = std::max(product({g.out - 1, out_stride}), product({g.in - 1, in_stride}));
+        need(last <= size, "the weight", WRONG_SIZE);
+        const int64_t room = size - (g.out - 1) * out_stride - (g.in - 1) * in_stride;
+        for (int64_t number : index) {
+            need(number >= -1, "its list of weights holds a negative number");
+            need(number < room, "the weight", WRONG_SIZE);
+        }
     }
 
     int64_t floats_per_pixel() const { return S::order * in_pitch; }
 
-    // Packed weights: for each phase, block, job and block of columns, parts x words x columns. P says what is in a word.
+    // Packed weights: for each phase, block, job and block of columns, parts x words x columns. P: what is in a word.
     template <class P> auto blocks_of(const Phase& phase) const {
         return blocks_of_depth(phase.offsets, g.in, P::PER_WORD * DEPTH);
     }
@@ -94,7 +124,7 @@ struct Layer {
                     float w[S::order] = {}, out[WEIGHTS];
                     if (o < g.out) {
                         const float* source = weight + o * out_stride + c * in_stride;
-                        UNROLL for (int s = 0; s < S::order; s++) w[s] = from[s] < 0 ? 0.0f : source[from[s]];
+        UNROLL for (int s = 0; s < S::order; s++) w[s] = from[s] < 0 ? 0.0f : source[from[s]];
                     }
                     S::weights(w, out);
                     UNROLL for (int i = 0; i < WEIGHTS; i++) store1(place[i] + k / W * step[i] + k % W, out[i]);
@@ -123,7 +153,6 @@ struct Layer {
                 std::memset(out, 0, sizeof(float) * first * pixel);
                 std::memset(out + end * pixel, 0, sizeof(float) * (columns - end) * pixel);
                 const int64_t first_pixel = ((task.first_example + n) * g.source[0] + row) * g.source[1] + left;
-                const T* from = x + first_pixel * S::order * g.in;
                 for (int64_t j = first; j < end; j++) {
                     float* to = out + j * pixel;
                     if (g.in % 4)
@@ -132,7 +161,7 @@ struct Layer {
                     else if (in_pitch != g.in)
                         for (int t = 0; t < S::order; t++)
                             std::memset(to + t * in_pitch + g.in, 0, sizeof(float) * (in_pitch - g.in));
-                    split_orientations<S>(from + j * S::order * g.in, g.in, element, to, in_pitch);
+                    split_orientations<S>(x + (first_pixel + j) * S::order * g.in, g.in, element, to, in_pitch);
                 }
             }
     }
@@ -171,8 +200,8 @@ struct Layer {
                 const int64_t* place = p.place(u, G, t);
                 mask[t] = place[0] ? -1 : 0;
                 const int64_t pixel = (place[1] - p.low[0]) * columns + place[2] - p.low[1];
-                const float* from = source + pixel * floats_per_pixel() + t * in_pitch + block.first_feature;
-                base[t] = place[0] ? from : zeros;
+                const int64_t from = pixel * floats_per_pixel() + t * in_pitch + block.first_feature;
+                base[t] = place[0] ? source + from : zeros;
             }
             for (int64_t c = 0; c < features; c += L) {
                 auto* out = first + (u - block.first_offset) * features + c;
@@ -193,7 +222,7 @@ struct Layer {
                      const float* zeros, float* panels) const {
         if (in_pitch % LANES)
             analyse<P, GRANULE, SIZE, false>(task, block, source, start, count, zeros, panels);
-        else if (g.phases.size() > 1)
+        else if (!task.phase->all)
             analyse<P, LANES, SIZE, false>(task, block, source, start, count, zeros, panels);
         else
             analyse<P, LANES, SIZE, true>(task, block, source, start, count, zeros, panels);
@@ -364,7 +393,7 @@ struct Layer {
             for (int64_t chunk = 1; chunk < chunks; chunk++)
                 for (int64_t k = i * size / pieces; k < (i + 1) * size / pieces; k++) sums[k] += sums[chunk * size + k];
         });
-        if (bias) std::copy(sums.data() + packed_size<Floats>(), sums.data() + packed_size<Floats>() + g.out, bias);
+        std::copy(sums.data() + packed_size<Floats>(), sums.data() + packed_size<Floats>() + g.out, bias);
         in_parallel(g.phases[0].offsets, threads, parallel, [&](int64_t u) {
             unpack(u, sums.data(), out_stride, in_stride, index, weight);
         });

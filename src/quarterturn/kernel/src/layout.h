@@ -44,7 +44,7 @@ static inline void split_orientations(const T* pixel, int64_t features, const in
                                       int64_t pitch) {
     constexpr int G = S::order;
     int64_t c = blocks_of_features<G>(features, [&]<int W>(int64_t first) {
-        UNROLL for (int t = 0; t < G; t += 4) {
+    UNROLL for (int t = 0; t < G; t += 4) {
             Vector<W> in[4], turned[4];
             UNROLL for (int i = 0; i < 4; i++) load_features(pixel + (first + i) * G + t, G, in[i]);
             transpose4(in, turned);

@@ -4,6 +4,7 @@
 #pragma once
 #include <algorithm>
 
+#include "border.h"
 #include "layout.h"
 #include "threads.h"
 
@@ -122,53 +123,84 @@ static inline void run_through(const float* plane, int64_t size) {
     for (int64_t k = 0; k < size; k += LINE) static_cast<void>(*static_cast<const volatile float*>(plane + k));
 }
 
-// Numbers: examples and features of one place, pathways and orientations of input and output, rows and columns of the
-// input and of the output, how many moves, then for each (to pathway, to orientation, from pathway, from orientation,
-// the element's two signed axes).
-static inline std::vector<Target> read_moves(const int64_t* n) {
-    const int64_t size[2] = {n[6], n[7]}, step[2] = {n[7], 1};
+struct Moves {
+    int64_t examples, features;  // of one place
+    int64_t in[2], out[2];       // pathways and orientations
+    int64_t source[2], target[2];  // rows and columns
     std::vector<Target> targets;
-    std::vector<bool> read(n[2] * n[3], false);
-    const int64_t* next = n + 11;
-    for (int64_t i = 0; i < n[10]; i++, next += 6) {
-        const int64_t which = next[2] * n[3] + next[3];
-        Source source{next[2], next[3], 0, 0, 0, read[which]};
+};
+
+static inline Source read_source(Numbers& n, const Moves& m) {
+    Source source{};
+    source.pathway = n.between(0, m.in[0] - 1, "a move comes from a pathway that the input does not have");
+    source.orientation = n.between(0, m.in[1] - 1, "a move comes from an orientation that the input does not have");
+    const int64_t step[2] = {m.source[1], 1};
+    int64_t axes = 0;
+    for (int axis = 0; axis < 2; axis++) {
+        const int64_t a = n.between(-2, 2, "an element has an axis that images do not have");
+        need(a != 0, "an element has an axis that images do not have");
+        const int64_t old = (a < 0 ? -a : a) - 1;
+        axes += old;
+        (axis ? source.column : source.row) = a < 0 ? -step[old] : step[old];
+        source.first += a < 0 ? (m.source[old] - 1) * step[old] : 0;
+        need(m.target[axis] == m.source[old], "an element makes images of another size than the output");
+    }
+    need(axes == 1, "an element has the same axis twice");
+    return source;
+}
+
+// The numbers in the order in which move_numbers in border.py writes them, for tensors of so many elements.
+static inline Moves read_moves(std::span<const int64_t> numbers, int64_t x_size, int64_t y_size) {
+    Numbers n(numbers);
+    Moves m;
+    m.examples = n.size("there are no examples", 1), m.features = n.size("there are no features", 1);
+    for (int64_t* places : {m.in, m.out})
+        for (int i = 0; i < 2; i++) places[i] = n.size("there are no places", 1);
+    for (int64_t* size : {m.source, m.target})
+        for (int axis = 0; axis < 2; axis++) size[axis] = n.size("there are no pixels", 1);
+    const int64_t all = product({m.examples, m.features});
+    need_size(x_size, product({all, m.in[0], m.in[1], m.source[0], m.source[1]}), "the input");
+    need_size(y_size, product({all, m.out[0], m.out[1], m.target[0], m.target[1]}), "the output");
+    std::vector<bool> read(m.in[0] * m.in[1], false);
+    const int64_t moves = n.size("the number of moves is negative");
+    for (int64_t i = 0; i < moves; i++) {
+        const int64_t pathway = n.between(0, m.out[0] - 1, "a move goes to a pathway that the output does not have");
+        const int64_t orientation = n.between(0, m.out[1] - 1, "a move goes to an orientation that the output does not have");
+        Source source = read_source(n, m);
+        const int64_t which = source.pathway * m.in[1] + source.orientation;
+        source.again = read[which];
         read[which] = true;
-        for (int axis = 0; axis < 2; axis++) {
-            const int64_t a = next[4 + axis], old = (a < 0 ? -a : a) - 1;
-            (axis ? source.column : source.row) = a < 0 ? -step[old] : step[old];
-            source.first += a < 0 ? (size[old] - 1) * step[old] : 0;
-        }
-        auto same = std::find_if(targets.begin(), targets.end(), [&](const Target& t) {
-            return t.pathway == next[0] && t.orientation == next[1];
+        auto same = std::find_if(m.targets.begin(), m.targets.end(), [&](const Target& t) {
+            return t.pathway == pathway && t.orientation == orientation;
         });
-        if (same == targets.end()) same = targets.insert(targets.end(), {next[0], next[1], true, {}});
+        if (same == m.targets.end()) same = m.targets.insert(m.targets.end(), {pathway, orientation, true, {}});
         same->along_rows = same->along_rows && (source.column == 1 || source.column == -1);
         same->sources.push_back(source);
     }
-    return targets;
+    n.end();
+    need(static_cast<int64_t>(m.targets.size()) == m.out[0] * m.out[1], "no move goes to some place of the output");
+    return m;
 }
 
-static inline void carry_out_planes(const int64_t* n, const float* x, float* y, int64_t threads, Parallel parallel) {
-    const int64_t count = n[0] * n[1], rows = n[8], columns = n[9], size = rows * columns;
-    const std::vector<Target> targets = read_moves(n);
-    const int64_t side = std::min(rows, columns), few = size * static_cast<int64_t>(targets.size());
+static inline void carry_out_planes(const Moves& m, const float* x, float* y, int64_t threads, Parallel parallel) {
+    const int64_t count = m.examples * m.features, rows = m.target[0], columns = m.target[1], size = rows * columns;
+    const int64_t side = std::min(rows, columns), few = size * static_cast<int64_t>(m.targets.size());
     const bool by_eight = side % 8 == 0 || side > 16;  // else the overlap costs more than the larger blocks save
     const auto write_turned = by_eight ? write_plane<8> : side >= 4 ? write_plane<4> : write_small_plane;
     const int64_t at_once = std::max<int64_t>(1, AT_ONCE / std::max<int64_t>(1, few));
     in_parallel((count + at_once - 1) / at_once, threads, parallel, [&](int64_t task) {
         std::vector<Turned> turned;
         for (int64_t i = task * at_once; i < std::min(count, (task + 1) * at_once); i++)
-            for (const Target& target : targets) {
+            for (const Target& target : m.targets) {
                 turned.clear();
                 for (const Source& s : target.sources) {
-                    const float* from = x + ((s.pathway * count + i) * n[3] + s.orientation) * size;
+                    const float* from = x + ((s.pathway * count + i) * m.in[1] + s.orientation) * size;
                     const bool ahead = !s.again && size < LARGE && i + 1 < count;
                     if (!s.again && size >= LARGE) run_through(from, size);
-                    turned.push_back({from + s.first, s.row, s.column, ahead ? from + n[3] * size : nullptr});
+                    turned.push_back({from + s.first, s.row, s.column, ahead ? from + m.in[1] * size : nullptr});
                 }
                 const auto write = target.along_rows && columns >= 8 ? write_rows : write_turned;
-                float* to = y + ((target.pathway * count + i) * n[5] + target.orientation) * size;
+                float* to = y + ((target.pathway * count + i) * m.out[1] + target.orientation) * size;
                 write(turned.data(), turned.size(), to, rows, columns);
             }
     });

@@ -8,8 +8,8 @@ struct Pixels {  // a source at hand: features of one orientation, from pixel to
     int64_t next;
 };
 
-// One orientation of a row of pixels. Sums are in the order of the moves, as for planes. STEP is the input's, or 0 where
-// only the run knows it.
+// One orientation of a row of pixels. Sums are in the order of the moves, as for planes. STEP is the input's, or 0
+// where only the run knows it.
 template <int64_t STEP>
 static void write_orientation(const Pixels* sources, size_t number, int64_t from_step, float* to, int64_t to_step,
                               int64_t features, int64_t columns) {
@@ -17,10 +17,10 @@ static void write_orientation(const Pixels* sources, size_t number, int64_t from
     for (int64_t j = 0; j < columns; j++, to += features * to_step) {
         auto from = [&](size_t s, int64_t c) { return sources[s].from + j * sources[s].next + c * step; };
         int64_t c = blocks_of_features<4>(features, [&]<int W>(int64_t first) {
-            auto take = [&](size_t s) {
+        auto take = [&](size_t s) {
                 const float* p = from(s, first);
                 Vector<W> v;
-                UNROLL for (int k = 0; k < W; k++) v[k] = p[k * step];
+    UNROLL for (int k = 0; k < W; k++) v[k] = p[k * step];
                 return v;
             };
             Vector<W> sum = take(0);
@@ -52,13 +52,13 @@ static void write_pixels(const Pixels* sources, int64_t orientations, float* to,
     }
 }
 
-static inline void carry_out_pixels(const int64_t* n, const float* x, float* y, int64_t threads, Parallel parallel) {
-    const int64_t examples = n[0], features = n[1], from_step = n[3], to_step = n[5], rows = n[8], columns = n[9];
-    const int64_t size = rows * columns, count = examples * rows;
-    std::vector<Target> targets = read_moves(n);
+static inline void carry_out_pixels(const Moves& m, const float* x, float* y, int64_t threads, Parallel parallel) {
+    const int64_t examples = m.examples, features = m.features, from_step = m.in[1], to_step = m.out[1];
+    const int64_t rows = m.target[0], columns = m.target[1], size = rows * columns, count = examples * rows;
+    std::vector<Target> targets = m.targets;
     auto place = [&](const Target& t) { return t.pathway * to_step + t.orientation; };
     std::sort(targets.begin(), targets.end(), [&](const Target& a, const Target& b) { return place(a) < place(b); });
-    bool single = from_step == 1 && to_step > 1 && static_cast<int64_t>(targets.size()) == n[4] * to_step;
+    bool single = from_step == 1 && to_step > 1;
     for (const Target& target : targets) single = single && target.sources.size() == 1;
     const auto write = from_step == 1   ? write_orientation<1>
                        : from_step == 4 ? write_orientation<4>

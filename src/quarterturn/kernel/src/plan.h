@@ -5,15 +5,17 @@
 #include <cstdint>
 #include <vector>
 
+#include "border.h"
 #include "vectors.h"
 
 // One set of output positions (start + step * (i, j)) whose windows read the same offsets relative to
 // (base + stride * (i, j)) of the source. A forward pass has one; a gradient through stride 2 has four.
 struct Phase {
     int64_t start[2], step[2], count[2], base[2], stride[2];
-    int64_t offsets;            // how many offsets of the window are read
-    const int64_t* offset;      // for each: its number, then (reads, row, column) for each orientation
-    int64_t low[2], high[2];    // the smallest and largest row and column offset that is read
+    int64_t offsets;          // how many offsets of the window are read
+    const int64_t* offset;    // for each: its number, then (reads, row, column) for each orientation
+    bool all;                 // whether every orientation reads at every offset
+    int64_t low[2], high[2];  // the smallest and largest row and column offset that is read
     int64_t number(int64_t u, int order) const { return offset[u * (1 + 3 * order)]; }
     const int64_t* place(int64_t u, int order, int t) const { return offset + u * (1 + 3 * order) + 1 + 3 * t; }
 };
@@ -24,31 +26,64 @@ struct Geometry {
     std::vector<Phase> phases;
 };
 
-static inline Geometry read_geometry(const int64_t* n, int order) {
-    Geometry g;
-    g.structure = *n++, g.batch = *n++, g.in = *n++, g.out = *n++;
-    for (auto* pair : {g.source, g.target}) pair[0] = *n++, pair[1] = *n++;
-    g.offsets = *n++;
-    for (int t = 0; t < order; t++) g.orientation[t] = *n++;
-    g.phases.resize(*n++);
-    for (Phase& p : g.phases) {
-        for (auto* pair : {p.start, p.step, p.count, p.base, p.stride}) pair[0] = *n++, pair[1] = *n++;
-        p.offsets = *n++;
-        p.offset = n;
-        n += p.offsets * (1 + 3 * order);
-        for (int axis = 0; axis < 2; axis++) {
-            bool any = false;
-            p.low[axis] = p.high[axis] = 0;
-            for (int64_t u = 0; u < p.offsets; u++)
-                for (int t = 0; t < order; t++) {
-                    const int64_t* place = p.place(u, order, t);
-                    if (!place[0]) continue;
-                    p.low[axis] = any ? std::min(p.low[axis], place[1 + axis]) : place[1 + axis];
-                    p.high[axis] = any ? std::max(p.high[axis], place[1 + axis]) : place[1 + axis];
-                    any = true;
-                }
+static inline Phase read_phase(Numbers& n, int order, const Geometry& g) {
+    Phase p;
+    for (int64_t& start : p.start) start = n.size("a phase starts outside the output");
+    for (int64_t& step : p.step) step = n.size("a phase has no step", 1);
+    for (int64_t& count : p.count) count = n.size("a phase has a negative count");
+    for (int64_t& base : p.base) base = n.position("a phase reads too far away");
+    for (int64_t& stride : p.stride) stride = n.size("a phase has no stride", 1);
+    for (int axis = 0; axis < 2; axis++)
+        need(!p.count[axis] || p.start[axis] + (p.count[axis] - 1) * p.step[axis] < g.target[axis],
+             "a phase writes outside the output");
+    p.offsets = n.between(0, g.offsets, "a phase has more offsets than the window");
+    p.offset = n.take(p.offsets * (1 + 3 * order));
+    p.all = true;
+    bool any = false;
+    for (int axis = 0; axis < 2; axis++) p.low[axis] = p.high[axis] = 0;
+    Numbers rows({p.offset, static_cast<size_t>(p.offsets * (1 + 3 * order))});
+    for (int64_t u = 0; u < p.offsets; u++) {
+        rows.between(0, g.offsets - 1, "an offset has a number that the window does not have");
+        for (int t = 0; t < order; t++) {
+            const bool reads = rows.between(0, 1, "whether an orientation reads is neither 0 nor 1");
+            p.all = p.all && reads;
+            for (int axis = 0; axis < 2; axis++) {
+                const int64_t at = rows.position("an orientation reads too far away");
+                if (!reads) continue;
+                p.low[axis] = any ? std::min(p.low[axis], at) : at;
+                p.high[axis] = any ? std::max(p.high[axis], at) : at;
+            }
+            any = any || reads;
         }
     }
+    return p;
+}
+
+// The numbers in the order in which plan_numbers in border.py writes them. They must outlive what is given back.
+static inline Geometry read_geometry(std::span<const int64_t> numbers, int order) {
+    Numbers n(numbers);
+    Geometry g;
+    g.structure = n.position("the structure is unknown");
+    g.batch = n.size("the batch is empty", 1);
+    g.in = n.size("there are no input features", 1), g.out = n.size("there are no output features", 1);
+    for (int64_t& size : g.source) size = n.size("the source has a negative size");
+    for (int64_t& size : g.target) size = n.size("the target is empty", 1);
+    g.offsets = n.size("the window has a negative size");
+    bool taken[8] = {};
+    for (int t = 0; t < order; t++) {
+        g.orientation[t] = n.between(0, order - 1, "an orientation has a number that the group does not have");
+        need(!taken[g.orientation[t]], "two orientations have the same number");
+        taken[g.orientation[t]] = true;
+    }
+    const int64_t phases = n.size("the number of phases is negative");
+    int64_t unwritten = g.target[0] * g.target[1];
+    for (int64_t i = 0; i < phases; i++) {
+        g.phases.push_back(read_phase(n, order, g));
+        unwritten -= g.phases.back().count[0] * g.phases.back().count[1];
+        need(unwritten >= 0, "its phases write a position twice");
+    }
+    n.end();
+    need(unwritten == 0, "its phases leave a position unwritten");
     return g;
 }
 

@@ -1,5 +1,5 @@
 // The Fourier transforms of the small groups, with additions only. One structure for each group up to isomorphism:
-// the caller numbers its orientations accordingly (structure.py). See docs/decisions/0030.
+// the caller numbers its orientations accordingly (structures.py). See docs/decisions/0030.
 //
 // A layer is y[h] = sum over s of W[s] X[sh]. With irreps rho, X^ = sum rho(t) X[t], W^ = sum W[s] rho(s)^T and
 // y[h] = sum d/|G| tr(rho(h)^T y^) it becomes y^ = W^ X^: one matrix product for each irrep, the *jobs* below. The

@@ -1,11 +1,14 @@
 // Work in parallel. Torch's own OpenMP pool is used where Python found it, so that two pools do not fight for the
 // cores; else threads are started for the call. Which thread does what never changes a result.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <new>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -15,11 +18,19 @@
 
 using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);  // GOMP_parallel
 
+// An exception ends the work and leaves here, whichever thread it was thrown in: none may cross the OpenMP library.
 template <class F>
 static void in_parallel(int64_t tasks, int64_t threads, Parallel parallel, F work) {
     std::atomic<int64_t> next{0};
+    std::atomic_flag failed = ATOMIC_FLAG_INIT;
+    std::exception_ptr failure;
     auto body = [&] {
-        for (int64_t i; (i = next.fetch_add(1)) < tasks;) work(i);
+        try {
+            for (int64_t i; (i = next.fetch_add(1)) < tasks;) work(i);
+        } catch (...) {
+            next = tasks;
+            if (!failed.test_and_set()) failure = std::current_exception();
+        }
     };
     threads = std::min(threads, tasks);
     if (threads <= 1) {
@@ -28,10 +39,15 @@ static void in_parallel(int64_t tasks, int64_t threads, Parallel parallel, F wor
         parallel([](void* p) { (*static_cast<decltype(body)*>(p))(); }, &body, static_cast<unsigned>(threads), 0);
     } else {
         std::vector<std::thread> others;
-        for (int64_t i = 1; i < threads; i++) others.emplace_back(body);
+        others.reserve(threads);
+        try {
+            for (int64_t i = 1; i < threads; i++) others.emplace_back(body);
+        } catch (const std::system_error&) {  // no more threads: those that are there do all of it
+        }
         body();
         for (std::thread& other : others) other.join();
     }
+    if (failure) std::rethrow_exception(failure);
 }
 
 // Memory that a thread keeps from call to call.

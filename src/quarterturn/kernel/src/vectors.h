@@ -3,7 +3,8 @@
 #pragma once
 #include <cstdint>
 
-#if defined(__AVX512F__) || defined(QUARTERTURN_WIDE)  // tests compile wide vectors for machines that have none
+// Tests define QUARTERTURN_WIDE to compile wide vectors for machines that have none.
+#if defined(__AVX512F__) || defined(QUARTERTURN_WIDE)
 constexpr int LANES = 16, WIDE_ROWS = 12, NARROW_ROWS = 24;  // 24 sums in registers, out of 32
 #elif defined(__AVX2__)
 constexpr int LANES = 8, WIDE_ROWS = 6, NARROW_ROWS = 12;  // 12 sums in registers, out of 16
@@ -14,16 +15,20 @@ constexpr int GRANULE = 8;         // output features are padded to a multiple o
 constexpr int DEPTH = 256;         // words of a row of a panel in use at most
 constexpr int PITCH = DEPTH + 16;  // words from row to row of a panel: an odd number of cache lines
 
+// As a value, and as it lies in memory: anywhere. The second is for load and store alone, since templates lose what it
+// says of its alignment.
 template <int L>
-using Vector [[gnu::vector_size(L * sizeof(float)), gnu::aligned(4), gnu::may_alias]] = float;
+using Vector [[gnu::vector_size(L * sizeof(float))]] = float;
+template <int L>
+using InMemory [[gnu::vector_size(L * sizeof(float)), gnu::aligned(4), gnu::may_alias]] = float;
 
 template <int L>
 static inline Vector<L> load(const float* p) {
-    return *reinterpret_cast<const Vector<L>*>(p);
+    return *reinterpret_cast<const InMemory<L>*>(p);
 }
 template <int L>
 static inline void store(float* p, Vector<L> v) {
-    *reinterpret_cast<Vector<L>*>(p) = v;
+    *reinterpret_cast<InMemory<L>*>(p) = v;
 }
 
 #define UNROLL _Pragma("GCC unroll 32")

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 import torch
-from test_fourier import (
+from test_kernel import (
     FORMS,
     HALF,
     check_pairs,

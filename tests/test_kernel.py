@@ -401,7 +401,8 @@ def test_without_a_compiler_the_kernel_is_missing_and_says_so(
     chosen = library.choose(tmp_path)
     assert (chosen.code, chosen.path) == ("conv2d", None)
     assert "not compiled" in chosen.why
-    monkeypatch.setattr(library, "choose", lambda: chosen)
+    monkeypatch.setattr(library, "choose", lambda folder: chosen)
+    monkeypatch.setattr(library, "renew", lambda: None)
     library.kernels.cache_clear()
     try:
         with caplog.at_level(logging.INFO, logger="quarterturn"):
@@ -414,16 +415,16 @@ def test_without_a_compiler_the_kernel_is_missing_and_says_so(
 
 
 def test_a_broken_file_is_not_fatal(tmp_path: Path) -> None:
-    compiler.file_of("portable", tmp_path).write_text("no library")
+    compiler.file_of("portable", tmp_path).write_text(f"no library, but built from {compiler.fingerprint('portable')}")
     assert "does not load" in library.choose(tmp_path).why
 
 
-def test_kernels_that_are_newer_than_their_sources_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_that_fit_their_sources_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
     def compile_kernel(code: str, folder: Path) -> Path:
         made.append(code)
-        compiler.file_of(code, folder).touch()
+        compiler.file_of(code, folder).write_text(f"built from {compiler.fingerprint(code)}")
         return compiler.file_of(code, folder)
 
     monkeypatch.setattr(compiler, "compile_kernel", compile_kernel)
@@ -431,7 +432,7 @@ def test_kernels_that_are_newer_than_their_sources_stay(tmp_path: Path, monkeypa
     assert len(made) == len(files)
     assert compiler.compile_all(tmp_path) == files
     assert len(made) == len(files)
-    os.utime(files[0], (0, 0))
+    files[0].write_text("built from something else")
     compiler.compile_all(tmp_path)
     assert made[len(files) :] == ["portable"]
 
@@ -444,7 +445,8 @@ def test_a_failing_compiler_is_quoted(tmp_path: Path) -> None:
 
 @needs_kernel
 def test_portable_code_is_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_code_path(compiler.file_of("portable"), monkeypatch)
+    folder = Path(os.environ.get(library.FOLDER, compiler.HERE))
+    check_code_path(compiler.file_of("portable", folder), monkeypatch)
 
 
 @needs_compiler
