@@ -500,7 +500,7 @@ def test_the_wrong_layout_is_recognised_by_its_shape() -> None:
         qt.RollConv(C4, 3, 2, 3, rotate="filters")(sliced)
     with pytest.raises(qt.ShapeError, match="sliced maps with 3 features, got 12: .* looks like a stacked tensor"):
         qt.RollConv(C4, 3, 2, 3)(stacked)
-    with pytest.raises(qt.ShapeError, match="this looks like a stacked tensor: a RollConv takes it"):
+    with pytest.raises(qt.ShapeError, match="looks like a stacked tensor: use a RollConv"):
         qt.SliceConv(C4, 3, 2, 3, rotate="filters")(stacked)
     with pytest.raises(qt.ShapeError, match="a batch of 6 does not hold the 4 pathways"):
         qt.RollConv(C4, 3, 2, 3)(sliced[:6])
