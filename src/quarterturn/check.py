@@ -104,7 +104,7 @@ def assert_equivariant(
     culprit = _find_culprit(model, group, inputs, g, kind, input_kind, tolerance)
     raise NotEquivariantError(
         f"not equivariant to {group.name}: {culprit}. The worst element is number {g}, {group.elements[g]}, "
-        f"with an error of {worst.gap:.3g}, {worst.relative:.3g} of the largest "
+        f"with an error of {worst.gap:.3g}, which is {worst.relative:.3g} of the largest "
         f"{f'value of the output {worst.path!r}' if worst.path else 'output'} (tolerance {tolerance:.3g})"
     )
 

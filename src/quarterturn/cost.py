@@ -203,7 +203,7 @@ def _defined(module: Ours, x: Tensor, output: Tensor) -> float:
 
 def _of_torch(module: nn.Module) -> Execution:
     if isinstance(module, nn.modules.conv._ConvNd):
-        return Execution("torch's convolution", "an ordinary layer of torch")
+        return Execution("torch's convolution", "a torch layer")
     if isinstance(module, nn.Linear):
-        return Execution("torch's matrix product", "an ordinary layer of torch")
+        return Execution("torch's matrix product", "a torch layer")
     return Execution("torch's operators", "called in this module's forward")

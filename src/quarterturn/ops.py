@@ -45,7 +45,7 @@ def act(x: Tensor, group: Group, g: int, kind: Kind = "scalar") -> Tensor:
 def slice(x: Tensor, group: Group, kind: Kind = "scalar") -> Tensor:
     """Put all orientations of the input into the batch: S(x) = [x, r x, r^2 x, r^3 x]^T (Table 1).
 
-    `(N, C, *S)` -> `(G*N, C, *S)`, or dense `(N, C)` -> `(G*N, C)`. Pathway g holds g x.
+    `(N, C, *S)` -> `(G*N, C, *S)`, or dense `(N, C)` -> `(G*N, C)`. Pathway g holds g x. `kind` is that of `act`.
 
     >>> from quarterturn import C4
     >>> slice(torch.zeros(2, 3, 5, 5), C4).shape
@@ -107,7 +107,7 @@ def pool(x: Tensor, group: Group, fn: PoolFunction = "mean", kind: Kind = "scala
     """Realign the pathways and reduce them to one: P(x) = p(x_0, r^-1 x_1, r^-2 x_2, r^-3 x_3) (Table 1).
 
     Sliced `(G*N, C, *S)` -> `(N, C, *S)`. `fn` is "mean", "max", "rms" or a function that reduces the leading axis
-    of a `(G, N, C, *S)` tensor and does not depend on the order of the pathways.
+    of a `(G, N, C, *S)` tensor and does not depend on the order of the pathways. `kind` is that of `act`.
 
     >>> from quarterturn import C4
     >>> pool(torch.arange(4.0).reshape(4, 1), C4, "max")
@@ -368,7 +368,7 @@ def _check_pathways(x: Tensor, group: Group) -> None:
     if x.shape[0] % group.order:
         raise ShapeError(
             f"a batch of {x.shape[0]} does not hold the {group.order} pathways of {group.name}: "
-            f"it must be a multiple of {group.order}, as slice() makes it"
+            f"its size must be a multiple of {group.order}; slice() makes such a batch"
         )
 
 
@@ -376,7 +376,7 @@ def _check_orientations(x: Tensor, group: Group) -> None:
     if x.shape[1] % group.order:
         raise ShapeError(
             f"{x.shape[1]} features do not hold the {group.order} orientations of {group.name}: "
-            f"they must be a multiple of {group.order}, as stack() makes them"
+            f"their number must be a multiple of {group.order}; stack() makes such features"
         )
 
 

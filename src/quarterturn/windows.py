@@ -119,9 +119,9 @@ def placement(element: Element, sizes: Sequence[int], windows: Sequence[Window],
 def placements(
     group: Group, sizes: Sequence[int], windows: Sequence[Window], place: Place = slide
 ) -> list[tuple[Placement, list[int]]]:
-    """Group the orientations by where they put their windows; a group of them can share one convolution.
+    """The placements of the windows, each with the orientations that use it: one convolution serves all of these.
 
-    With a compiler's symbolic sizes, orientations whose windows might differ are kept apart.
+    With a compiler's symbolic sizes, orientations whose windows might differ are listed separately.
 
     >>> from quarterturn import C4
     >>> [len(placements(C4, (n, n), [Window(3, stride=2)] * 2)) for n in (9, 8)]  # a symmetric grid and one that is not
