@@ -528,7 +528,7 @@ def test_the_wrong_layout_is_recognised_by_its_shape() -> None:
         (lambda: qt.Upsample(C4), "either size or scale_factor"),
         (lambda: qt.Upsample(C4, scale_factor=2, mode="bicubic"), "unknown mode 'bicubic'"),
         (lambda: qt.Upsample(C4, scale_factor=2, align_corners=True), 'align_corners.* needs mode="linear"'),
-        (lambda: qt.AdaptiveAvgPool(C4, 0), "output_size must be a positive"),
+        (lambda: qt.AdaptiveAvgPool(C4, 0), "output_size must be a whole number of at least 1"),
         (lambda: qt.Pool(C4, rotate="map"), "unknown rotate 'map': did you mean 'maps'"),
     ],
 )

@@ -182,7 +182,7 @@ class _AdaptivePool(nn.Module):
         sizes = tuple(output_size) if isinstance(output_size, Sequence) else (output_size,) * group.dim
         if len(sizes) != group.dim or any(size is not None and not is_whole(size, 1) for size in sizes):
             raise OptionError(
-                f"output_size must be a positive whole number, or one for each of {group.dim} axes, got {output_size!r}"
+                f"output_size must be a whole number of at least 1, or {group.dim} of them, got {output_size!r}"
             )
         check_alike(group, "output_size", sizes)
         self.group, self.output_size, self.rotate = group, sizes, rotate
