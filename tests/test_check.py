@@ -147,7 +147,7 @@ def test_a_break_between_layers_is_named_by_its_forward() -> None:
         return nn.Sequential(qt.Slice(C4), Residual(False), block, nn.ReLU(inplace=True), qt.Pool(C4)).double()
 
     assert_equivariant(net(False), C4, image())
-    assert "it breaks inside the forward of '2.1' (Residual): the layers that it calls are fine" in found(net(True))
+    assert "it breaks inside the forward of '2.1' (Residual)" in found(net(True))
 
 
 def test_a_break_in_the_model_itself_is_named() -> None:
@@ -204,7 +204,7 @@ def test_other_layers_for_other_orientations_are_said() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.one(x) if x[0, 0, 0, 0] > x[0, 0, -1, -1] else self.two(x)
 
-    assert "it calls other layers for the turned input" in found(Fickle())
+    assert "it calls different layers" in found(Fickle())
 
 
 class Aside(nn.Module):
@@ -264,7 +264,7 @@ def test_script_modules_are_layers_as_a_whole(compiled: Callable[[nn.Module], nn
 
 def test_functions_are_checked_too() -> None:
     assert_equivariant(lambda x: x.mean((2, 3)), C4, image())
-    assert "it is no nn.Module" in found(lambda x: x.cumsum(2))
+    assert "it is not an nn.Module" in found(lambda x: x.cumsum(2))
 
 
 # --- outputs and inputs of other kinds --------------------------------------------------------------------------------
@@ -341,7 +341,7 @@ def test_outputs_of_two_networks_are_compared_each_on_its_own_scale() -> None:
 )
 def test_outputs_that_cannot_be_looked_into_are_refused(output: Any, named: str) -> None:
     for outputs in (lambda x: output, lambda x: output if not isinstance(output, dict) else {"y": x, **output}):
-        with pytest.raises(qt.QuarterturnError, match=f"the output {named}, which the check cannot look into"):
+        with pytest.raises(qt.QuarterturnError, match=f"the output {named}, which cannot be compared"):
             assert_equivariant(outputs, D4, image())
 
 

@@ -577,7 +577,7 @@ def test_auto_leaves_to_torch_what_the_kernel_cannot() -> None:
 def test_what_the_kernel_cannot_run_is_refused_where_it_is_forced(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(qt.OptionError, match="unknown via 'furier': did you mean 'fourier'"):
         layer(via="furier")
-    with pytest.raises(qt.OptionError, match="a RollConv alone"):
+    with pytest.raises(qt.OptionError, match="for RollConv only"):
         qt.SliceConv(C4, 1, 8, 3, rotate="filters", via="fourier")
     with pytest.raises(qt.OptionError, match="cannot run this layer"):
         qt.RollConv(OCTA, 8, 8, 3, rotate="filters", via="fourier")

@@ -398,17 +398,17 @@ def test_everything_unknown_is_listed_at_once() -> None:
     with pytest.raises(ConversionError) as error:
         to_plain(net)
     message = str(error.value)
-    assert "- 1.1 (Softmax2d): this layer is not known on pathways" in message
-    assert "- 2 (LocalResponseNorm): this layer is not known on pathways" in message
+    assert "- 1.1 (Softmax2d): this layer is not supported on pathways" in message
+    assert "- 2 (LocalResponseNorm): this layer is not supported on pathways" in message
     assert message.count("\n- ") == 2
     bound = nn.Sequential(qt.Slice(C4), Mystery(), qt.Pool(C4), qt.wrap(nn.Conv2d(1, 1, 3), C4))
-    with pytest.raises(ConversionError, match=r"- 1 \(cumsum\): .*\n- 3 \(Wrapped\): this layer is not known"):
+    with pytest.raises(ConversionError, match=r"- 1 \(cumsum\): .*\n- 3 \(Wrapped\): this layer is not supported"):
         to_plain(bound)  # also where nothing reaches it any more
     net = nn.Sequential(qt.Slice(C4), Mystery(), qt.Pool(C4))
-    with pytest.raises(ConversionError, match=r"- 1 \(cumsum\): this function is not known on pathways"):
+    with pytest.raises(ConversionError, match=r"- 1 \(cumsum\): this function is not supported on pathways"):
         to_plain(net)
     net = nn.Sequential(qt.SliceConv(C4, 1, 2, 3), qt.Pool(C4, lambda pathways: pathways.mean(0)))
-    with pytest.raises(ConversionError, match=r"- 1 \(Pool\): only the mean, max and rms of scalars are known"):
+    with pytest.raises(ConversionError, match=r"- 1 \(Pool\): only the mean, max and rms of scalars are supported"):
         to_plain(net)
 
 

@@ -1,4 +1,4 @@
-"""Any model in one call: slice, the untouched model with its weights, pool."""
+"""Make any model equivariant in one call: slice, the unchanged model, pool."""
 
 import inspect
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ Treatments = Treatment | Mapping[str, Treatment]
 
 
 class Wrapped(nn.Module):
-    """A model that is run on all orientations of its input, its outputs realigned and pooled; see `wrap`."""
+    """A model that runs on all orientations of its input and pools its realigned outputs; see `wrap`."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Wrapped(nn.Module):
                 if treatment is not None and treatment not in TREATMENTS:
                     raise unknown("treatment", treatment, TREATMENTS)
         if chunk is not None and not is_whole(chunk, least=1):
-            raise OptionError(f"chunk must be at least 1 pathway at a time, got {chunk!r}")
+            raise OptionError(f"chunk must be a whole number of at least 1, got {chunk!r}")
         self.model, self.group, self.pool, self.chunk = model, group, pool, chunk
         self.inputs, self.outputs = inputs, outputs
         parameters = inspect.signature(model.forward).parameters.values()
@@ -69,7 +69,7 @@ class Wrapped(nn.Module):
         return trees.mapped(given, Tensor, turned)
 
     def _batches(self, pathways: list[Any]) -> Iterator[list[int]]:
-        """Pathways that run together: those of one shape, at most `chunk` of them."""
+        """Pathways that run together: they have the same shapes, and there are at most `chunk` of them."""
         shapes = [tuple(tuple(x.shape) for _, x in trees.leaves(pathway, Tensor)) for pathway in pathways]
         for shape in dict.fromkeys(shapes):
             same = [g for g in range(self.group.order) if shapes[g] == shape]
@@ -83,7 +83,7 @@ class Wrapped(nn.Module):
         if not (parts[0].is_floating_point() or parts[0].is_complex()) and self.pool != "max":
             raise OptionError(
                 f"the output {path or 'of the model'} holds {parts[0].dtype} values, which have no {self.pool}: wrap "
-                "the part of the model that comes before the decision"
+                "only the part of the model that returns scores"
             )
         kind: ops.Kind = "vector" if treatment == "vector" else "scalar"
         return ops.reduce_pathways(ops.pool_function(self.pool, kind), torch.stack(parts))
@@ -102,12 +102,12 @@ def wrap(
 ) -> Wrapped:
     """Make any model invariant, or same-equivariant, and keep its weights: slice, the model, pool (section 4.2).
 
-    This is test-time averaging over turns, exact and trainable. Inputs and outputs may be tensors or tuples, lists,
-    dicts and dataclasses of them. Tensors with 2 + group.dim axes are turned, and realigned on the way out; all
-    others are repeated, and pooled. `inputs` and `outputs` say otherwise, one word for all or by name ("mask", "0",
-    "heads.mask"): "scalar" (turn), "vector" (directions: turn components too) or "fixed". `chunk` pathways run at a
-    time, for little memory; layers with batch statistics refuse that in training mode. Maps that are not square run in
-    two batches.
+    This is test-time averaging over turns, exact and trainable. Inputs and outputs may be tensors, or tuples, lists,
+    dicts and dataclasses of them. Tensors with 2 + group.dim axes are turned as inputs and realigned as outputs; other
+    tensors are repeated. All outputs are pooled. To change this, set `inputs` or `outputs` to "scalar" (turn), "vector"
+    (directions: turn the components too) or "fixed" (do not turn), for all tensors or by name: {"heads.mask": "fixed"}.
+    To save memory, set `chunk` to run that many pathways at a time; in training mode this raises if the model has batch
+    norms. Maps that are not square run in two batches.
 
     >>> from quarterturn import D4
     >>> model = nn.Sequential(nn.Conv2d(1, 4, 3, stride=2), nn.Flatten(), nn.LazyLinear(10))
@@ -141,19 +141,19 @@ def _refuse_batch_statistics(model: nn.Module) -> None:
     for path, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.training or not module.track_running_stats):
             raise OptionError(
-                f"{path!r} ({type(module).__name__}) takes statistics over the batch, which pathways that run one "
-                "after another would not share: use eval mode, or square maps without chunk="
+                f"{path!r} ({type(module).__name__}) takes statistics over the batch, and pathways in separate batches "
+                "would not share them: use eval mode, or square maps without chunk="
             )
 
 
 def _split(out: Any, count: int) -> list[Any]:
-    """The outputs of each pathway of a batch of them."""
+    """Split the outputs of a batch of pathways into those of each pathway."""
 
     def check(path: str, x: Tensor) -> Tensor:
         if x.dim() == 0 or x.shape[0] % count:
             raise ShapeError(
-                f"the output {path or 'of the model'} has shape {tuple(x.shape)}, whose first axis does not hold the "
-                f"{count} pathways that went in: wrap() needs models that keep the batch as the first axis"
+                f"the output {path or 'of the model'} has shape {tuple(x.shape)}, and its first axis does not hold the "
+                f"{count} pathways of the input: wrap() needs models that keep the batch as the first axis"
             )
         return x.unflatten(0, (count, x.shape[0] // count))
 

@@ -1,4 +1,4 @@
-"""The checker: how far a network is from equivariant, and which layer is the first to break it."""
+"""The checker: how far a network is from equivariant, and which layer is the first to break equivariance."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +15,7 @@ from quarterturn.groups import Group
 
 OutputKind = Literal["scalar", "vector", "invariant"]
 OUTPUT_KINDS = ("scalar", "vector", "invariant")
-# What may become of a tensor when the input is turned, and how we speak of it.
+# How a tensor may change when the input is turned, and the words for it in messages.
 LAWS = {
     "unchanged": "unchanged (invariant)",
     "pathways permuted": "sliced (pathways permuted: is a Pool missing?)",
@@ -28,7 +28,7 @@ TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2, to
 
 @dataclass(frozen=True)
 class LayerLaw:
-    """How the output of a layer follows the input's turns: the law that fits best, and its largest relative error."""
+    """How a layer's output changes when the input is turned: the law that fits best, and its largest relative error."""
 
     path: str
     layer: str
@@ -40,7 +40,7 @@ class LayerLaw:
 class EquivarianceErrors:
     """The error of a network for every element of a group: absolute, and relative to the output's largest value.
 
-    Each of several outputs has a scale of its own; the errors are those of the worst output.
+    If there are several outputs, each has its own scale, and the errors are those of the worst output.
     """
 
     group: Group
@@ -49,7 +49,7 @@ class EquivarianceErrors:
 
     @property
     def worst(self) -> int:
-        """The element with the largest relative error; NaN counts as the largest."""
+        """The index of the element with the largest relative error; NaN counts as the largest."""
         return max(range(self.group.order), key=lambda g: _rank(self.relative[g]))
 
 
@@ -60,14 +60,14 @@ def equivariance_error(
     kind: OutputKind = "scalar",
     input_kind: ops.Kind = "scalar",
 ) -> EquivarianceErrors:
-    """Compare model(g x) with what model(x) says it should be, for every element g (section 3 of the paper).
+    """Measure how far a model is from equivariant, for every element of the group (section 3 of the paper).
 
-    By its shape an output is expected unchanged (invariant: vectors, numbers) or turned with the input
-    (same-equivariant: maps). `kind="vector"`: the output holds directions, whose components turn too.
-    `kind="invariant"`: unchanged, whatever the shape. Outputs may be tensors and numbers, or tuples, lists, dicts,
-    dataclasses and namespaces of them; None and text in these must stay the same. Several inputs are given as a tuple.
-    The model runs in eval mode, without gradients, on copies of the inputs, and gets its modes back. Inputs and
-    outputs on which the check could not fail are refused.
+    Outputs that are maps should turn with the input (same-equivariant). Dense outputs and numbers should not change
+    (invariant). With `kind="vector"` outputs hold directions, whose components turn too; with `kind="invariant"` no
+    output should change. Outputs may be tensors and numbers, or tuples, lists, dicts, dataclasses and namespaces of
+    them; None and text in these must stay the same. Give several inputs as a tuple. The model runs on copies of the
+    inputs, in eval mode and without gradients; its modes are restored. If the inputs or outputs are such that the check
+    could not fail, it raises.
 
     >>> from quarterturn import C4
     >>> max(equivariance_error(nn.MaxPool2d(3, 2), C4, torch.randn(1, 1, 9, 9)).relative)
@@ -84,10 +84,10 @@ def assert_equivariant(
     input_kind: ops.Kind = "scalar",
     tolerance: float | None = None,
 ) -> None:
-    """Raise unless the model is equivariant; the message has the worst element and the first layer that breaks it.
+    """Raise unless the model is equivariant; the message names the worst element and the first layer to blame.
 
-    The tolerance is relative to the largest value of each output: 1e-10 in float64, 1e-4 in float32, unless given.
-    Arguments as in `equivariance_error`.
+    The tolerance is relative to the largest value of each output; by default 1e-10 in float64 and 1e-4 in float32.
+    The other arguments are those of `equivariance_error`.
 
     >>> from quarterturn import C4, Slice, Pool
     >>> net = nn.Sequential(Slice(C4), nn.Conv2d(1, 2, 3, stride=2), nn.ReLU(), Pool(C4))
@@ -104,13 +104,13 @@ def assert_equivariant(
     culprit = _find_culprit(model, group, inputs, g, kind, input_kind, tolerance)
     raise NotEquivariantError(
         f"not equivariant to {group.name}: {culprit}. The worst element is number {g}, {group.elements[g]}, "
-        f"with an error of {worst.gap:.3g}, {worst.relative:.3g} of the largest "
+        f"with an error of {worst.gap:.3g}, which is {worst.relative:.3g} of the largest "
         f"{f'value of the output {worst.path!r}' if worst.path else 'output'} (tolerance {tolerance:.3g})"
     )
 
 
 def laws_by_layer(model: nn.Module, group: Group, x: Tensor) -> list[LayerLaw]:
-    """How the output of every innermost layer follows the turns of the input, over all elements, in running order.
+    """How the output of every innermost layer changes when the input is turned, in the order in which they run.
 
     >>> from quarterturn import C4, Slice, Pool
     >>> net = nn.Sequential(Slice(C4), nn.ReLU(), Pool(C4))
@@ -141,7 +141,7 @@ def laws_by_layer(model: nn.Module, group: Group, x: Tensor) -> list[LayerLaw]:
 
 
 class _Difference(NamedTuple):
-    """How far an output is from what it should be: the largest difference, and the largest finite value."""
+    """How far an output is from the expected one: the largest difference, and the largest finite value."""
 
     path: str
     gap: float
@@ -156,7 +156,7 @@ class _Difference(NamedTuple):
 def _checked(
     model: Callable[..., Any], group: Group, inputs: tuple[Tensor, ...], kind: OutputKind, input_kind: ops.Kind
 ) -> list[list[_Difference]]:
-    """The differences of all outputs, for every element; raises where they could not tell good from bad."""
+    """The differences of all outputs, for every element; raises if the check could not fail."""
     if kind not in OUTPUT_KINDS:
         raise unknown("kind", kind, OUTPUT_KINDS)
     _check_that_turning_changes(inputs, group, input_kind)
@@ -166,7 +166,7 @@ def _checked(
 
 
 def error_on_any_output(model: Callable[..., Any], group: Group, inputs: tuple[Tensor, ...]) -> EquivarianceErrors:
-    """`equivariance_error` where outputs may be constant: those of a network whose last layer starts at zero are."""
+    """`equivariance_error` that allows constant outputs, as of a network whose last layer starts at zero."""
     _check_that_turning_changes(inputs, group, "scalar")
     return _errors(group, _compared(model, group, inputs, "scalar", "scalar")[1])
 
@@ -174,7 +174,7 @@ def error_on_any_output(model: Callable[..., Any], group: Group, inputs: tuple[T
 def _compared(
     model: Callable[..., Any], group: Group, inputs: tuple[Tensor, ...], kind: OutputKind, input_kind: ops.Kind
 ) -> tuple[list[tuple[str, Any]], list[list[_Difference]]]:
-    """The outputs for the inputs as they are, and how far those for each turn of them are from what they should be."""
+    """The outputs for the inputs, and for each turned copy of the inputs the differences from the expected outputs."""
     differences = []
     with in_eval_mode(model), torch.no_grad():
         output = _outputs(_run(model, inputs))
@@ -190,27 +190,27 @@ def _run(model: Callable[..., Any], inputs: Iterable[Tensor]) -> Any:
 
 
 def _outputs(result: Any) -> list[tuple[str, Any]]:
-    """All that the model gave, by path: tensors (also for numbers), text and None; anything else is refused."""
+    """All outputs by path: tensors (numbers become tensors), text and None; anything else raises."""
     found = []
     for path, value in trees.leaves(result):
         if isinstance(value, COMPARED):
             value = _as_tensor(value)
         elif value is not None and not isinstance(value, str):
             raise QuarterturnError(
-                f"the output {path or 'of the model'} is a {type(value).__name__}, which the check cannot look into: "
+                f"the output {path or 'of the model'} is a {type(value).__name__}, which cannot be compared: "
                 "return tensors, numbers, or tuples, lists, dicts, dataclasses or namespaces of them"
             )
         found.append((path, value))
     if not any(isinstance(value, Tensor) for _, value in found):
         raise QuarterturnError(
             f"the model returned a {type(result).__name__} without a tensor or a number in it, so there is nothing to "
-            "compare: return what should be checked"
+            "compare: return the tensors to check"
         )
     return found
 
 
 def _as_tensor(value: Tensor | complex) -> Tensor:
-    """A copy, as the model may keep its own and change it in place; numbers become tensors without axes."""
+    """A copy, because the model may later change its tensor in place; numbers become tensors without axes."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     return torch.tensor(value, dtype=torch.complex128 if isinstance(value, complex) else torch.float64)
@@ -222,7 +222,7 @@ def _expected(out: Any, group: Group, g: int, kind: OutputKind) -> Any:
 
 
 def _turned(inputs: Iterable[Tensor], group: Group, g: int, kind: ops.Kind) -> tuple[Tensor, ...]:
-    """Maps are turned, other tensors go in as they are. Contiguous, as a user's turned image would be."""
+    """Turn maps and leave other tensors as they are. Turned maps are contiguous, like a user's turned image."""
     return tuple(ops.act(t, group, g, kind).contiguous() if t.dim() == 2 + group.dim else t for t in inputs)
 
 
@@ -235,7 +235,7 @@ def _check_that_turning_changes(inputs: tuple[Tensor, ...], group: Group, kind: 
         if all(map(_same, inputs, _turned(inputs, group, g, kind))):
             example = ", ".join(["16"] * group.dim)
             raise ShapeError(
-                f"the input looks the same when turned by {group.elements[g]}, so the check could not fail: give it "
+                f"the input looks the same when turned by {group.elements[g]}, so the check could not fail: use "
                 f"maps with {2 + group.dim} axes and without that symmetry, such as torch.randn(2, 3, {example})"
             )
 
@@ -245,9 +245,9 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def _check_that_outputs_tell(output: list[tuple[str, Any]], differences: list[list[_Difference]]) -> None:
-    """Raise where an output is constant, for all turns: it would be so whatever the layers before it do.
+    """Raise if an output is constant for all turns: it would be equivariant even if the layers before it were not.
 
-    A constant among other outputs may be meant if it holds whole numbers or has no axes: a loss that is not used.
+    Next to other outputs, a constant is allowed if it holds integers or has no axes, such as an unused loss.
     """
     differs = {found.path for turn in differences for found in turn if found.gap != 0}
     tensors = [(path, value) for path, value in output if isinstance(value, Tensor)]
@@ -256,20 +256,20 @@ def _check_that_outputs_tell(output: list[tuple[str, Any]], differences: list[li
     if refused or len(constant) == len(tensors):
         names = " and ".join(f"the output {path!r}" if path else "the output" for path in refused or dict(constant))
         raise QuarterturnError(
-            f"{names} is constant (empty, zero, or one value everywhere), so the check could not fail: give the model "
-            "weights and an input of two examples or more for which it is not, or leave it out of what is returned"
+            f"{names} is constant (empty, zero, or one value everywhere), so the check could not fail: use weights "
+            "and an input of two or more examples for which it varies, or do not return it"
         )
 
 
 def _is_constant(t: Tensor) -> bool:
-    """Whether all is zero, or one value; a single number says something, and so does a class."""
+    """Whether all values are zero, or equal floats. A single nonzero number and equal nonzero integers do not count."""
     if not t.any():
         return True
     return t.numel() > 1 and (t.is_floating_point() or t.is_complex()) and bool((t == t.flatten()[0]).all())
 
 
 def _differences(expected: Sequence[tuple[str, Any]], got: Sequence[tuple[str, Any]]) -> list[_Difference]:
-    """The difference of each output, on its own scale; infinite where there are others, or of other shapes."""
+    """The difference of each output, on its own scale; infinite if the outputs or their shapes do not match."""
     if [path for path, _ in expected] != [path for path, _ in got]:
         return [_Difference("", math.inf, 1.0)]
     return [_difference(path, a, b) for (path, a), (_, b) in zip(expected, got, strict=True)]
@@ -290,7 +290,7 @@ def _difference(path: str, a: Any, b: Any) -> _Difference:
 
 
 def largest_difference(expected: Any, got: Any) -> tuple[float, float]:
-    """The difference of the worst of two models' outputs, tensors or containers of them, and its largest value."""
+    """Compare two models' outputs (tensors or containers): the difference and largest value of the worst one."""
     tensors = ([("", value) for _, value in trees.leaves(tree, Tensor)] for tree in (expected, got))
     worst = _worst(_differences(*tensors))
     return worst.gap, worst.size
@@ -306,13 +306,13 @@ def _errors(group: Group, differences: list[list[_Difference]]) -> EquivarianceE
 
 
 def _rank(error: float) -> tuple[bool, float]:
-    """By which errors are ordered: NaN is worse than all."""
+    """Sort key of errors: NaN is the worst."""
     return math.isnan(error), error
 
 
 @contextmanager
 def in_eval_mode(model: Callable[..., Any]) -> Iterator[None]:
-    """Run a model in eval mode, and give each of its modules its mode back."""
+    """Put a model into eval mode, and restore the mode of each module afterwards."""
     modules = model.modules() if isinstance(model, nn.Module) else ()
     modes = {m: m.training for m in modules if hasattr(m, "training")}  # a frozen ScriptModule has no mode
     try:
@@ -329,7 +329,7 @@ def in_eval_mode(model: Callable[..., Any]) -> Iterator[None]:
 
 @dataclass
 class _Call:
-    """One call of a submodule: what went in and came out, and whether it called submodules of its own."""
+    """One call of a submodule: its inputs and outputs, and whether it called submodules of its own."""
 
     path: str
     module: nn.Module
@@ -347,9 +347,9 @@ def _find_culprit(
     input_kind: ops.Kind,
     tolerance: float,
 ) -> str:
-    """The first call, in the order of their ends, whose inputs obey a law and whose outputs obey none, and matter."""
+    """The first call to finish whose inputs obey a law, whose outputs obey none, and whose outputs matter."""
     if not isinstance(model, nn.Module):
-        return "it is no nn.Module, so its layers cannot be looked at"
+        return "it is not an nn.Module, so its layers cannot be checked"
     kinds: tuple[ops.Kind, ...] = ("scalar", "vector") if "vector" in (kind, input_kind) else ("scalar",)
     examples = next(len(t) for t in inputs if t.dim() == 2 + group.dim)
     turned_inputs = _turned(inputs, group, h, input_kind)
@@ -357,7 +357,7 @@ def _find_culprit(
         calls = _record(model, inputs)
         calls_turned = _record(model, turned_inputs)
     if [call.path for call in calls] != [call.path for call in calls_turned]:
-        return "it calls other layers for the turned input than for the input"
+        return "it calls different layers for the input and for the turned input"
 
     def laws(before: list[Tensor], after: list[Tensor]) -> list[str | None]:
         if len(before) != len(after):
@@ -365,7 +365,7 @@ def _find_culprit(
         return [_law(a, b, group, h, examples, kinds, tolerance) for a, b in zip(before, after, strict=True)]
 
     def lawful(before: list[Tensor], after: list[Tensor]) -> list[Tensor]:
-        """What came out for the turned input, with all that obeys no law replaced by the nearest that does."""
+        """The outputs for the turned input, with each one that obeys no law replaced by the nearest that does."""
         if len(before) != len(after):
             return [torch.zeros_like(b) for b in after]
         return [
@@ -374,12 +374,12 @@ def _find_culprit(
         ]
 
     def matters(number: int) -> bool:
-        """Whether the model's answer is another when what this call gives is lawful: it may be thrown away."""
+        """Whether the model's output changes if this call returns lawful tensors; if not, its output is unused."""
         instead = lawful(calls[number].outputs, calls_turned[number].outputs)
         try:
             with in_eval_mode(model), torch.no_grad():
                 answer = _record(model, turned_inputs, (number, instead))[-1].outputs
-        except Exception:  # the model does not take it: then it looks at it
+        except Exception:  # the model fails on the replaced output, so it uses it
             return True
         as_it_is = calls_turned[-1].outputs
         return (
@@ -393,7 +393,7 @@ def _find_culprit(
             continue
         name = f"{call.path!r} ({_describe(call.module)})" if call.path else f"the model ({_describe(call.module)})"
         if call.has_calls:
-            return f"it breaks inside the forward of {name}: the layers that it calls are fine"
+            return f"it breaks inside the forward of {name}: the layers called there are fine"
         return f"the first layer that breaks it is {name}"
     found = laws(calls[-1].outputs, calls_turned[-1].outputs)
     return f"no layer breaks it, but the output is {' and '.join(sorted({LAWS[law] for law in found if law}))}"
@@ -408,7 +408,7 @@ def _describe(module: nn.Module) -> str:
 def _law(
     a: Tensor, b: Tensor, group: Group, h: int, examples: int, kinds: tuple[ops.Kind, ...], tolerance: float
 ) -> str | None:
-    """How the tensor b, made from the turned input, follows from a: the first law that holds."""
+    """The first law by which b, the tensor for the turned input, follows from a; None if there is none."""
     for name, expected in _laws(a, group, h, examples, kinds):
         if _difference("", expected, b).relative <= tolerance:
             return name
@@ -416,20 +416,20 @@ def _law(
 
 
 def _nearest(a: Tensor, b: Tensor, group: Group, h: int, examples: int, kinds: tuple[ops.Kind, ...]) -> Tensor:
-    """The tensor that follows from a by a law and is nearest to b; zeros where none has its shape."""
+    """The tensor nearest to b that follows from a by a law; zeros if none has the shape of b."""
     allowed = [t for _, t in _laws(a, group, h, examples, kinds) if t.shape == b.shape]
     return min(allowed, key=lambda t: _rank(_difference("", t, b).gap), default=torch.zeros_like(b))
 
 
 def _laws(a: Tensor, group: Group, h: int, examples: int, kinds: tuple[ops.Kind, ...]) -> Iterator[tuple[str, Tensor]]:
-    """What symmetry allows: unchanged; turned; pathways permuted, x_g -> x_gh; turned and orientations permuted."""
+    """The allowed changes of a: unchanged; turned; pathways permuted, x_g -> x_gh; turned and orientations permuted."""
     sliced = a.dim() > 0 and len(a) % (group.order * examples) == 0
     permutation = [group.table[g][h] for g in range(group.order)]
     yield "unchanged", a
     if sliced:
         pathways = a.unflatten(0, (group.order, len(a) // group.order))
         yield "pathways permuted", pathways[permutation].flatten(0, 1)
-    for features in (1, -1):  # the axis of the features: some layers, such as LayerNorm, want it last
+    for features in (1, -1):  # the axis of the features: some layers, such as LayerNorm, need it last
         maps = a.movedim(features, 1) if a.dim() == 2 + group.dim else a
         if maps.dim() not in (2, 2 + group.dim):
             continue
@@ -446,10 +446,10 @@ def _laws(a: Tensor, group: Group, h: int, examples: int, kinds: tuple[ops.Kind,
 def _record(
     model: nn.Module, inputs: tuple[Tensor, ...], instead: tuple[int, list[Tensor]] | None = None
 ) -> list[_Call]:
-    """Run the model and list the calls of all its modules, the inner ones before the outer ones.
+    """Run the model and list the calls of all its modules, inner ones before outer ones.
 
-    `instead` has the number of a call and the tensors that it is made to give. What a ScriptModule calls inside is not
-    seen: it is one layer.
+    `instead` is the number of a call and the tensors to return in place of its own. A ScriptModule counts as one
+    layer, because the calls inside it are not visible.
     """
     calls: list[_Call] = []
     entered: list[tuple[list[Tensor], int]] = []
@@ -469,7 +469,7 @@ def _record(
         return hook
 
     try:
-        for path, module in model.named_modules():  # by nn.Module's methods, because ScriptModule hides them
+        for path, module in model.named_modules():  # nn.Module's own methods, because ScriptModule hides them
             handles.append(nn.Module.register_forward_pre_hook(module, enter, with_kwargs=True))
             handles.append(nn.Module.register_forward_hook(module, leave(path)))
         _run(model, inputs)
@@ -485,7 +485,7 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 
 def _filled(tree: Any, tensors: list[Tensor]) -> Any:
-    """The same containers with these tensors and numbers in the places of the old ones."""
+    """The same containers with their tensors and numbers replaced by these."""
     values = iter(tensors)
 
     def filled(_: str, old: Any) -> Any:

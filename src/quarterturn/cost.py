@@ -1,7 +1,7 @@
-"""What a network costs: products, layer by layer, and what runs them.
+"""What a network costs: the multiply-adds of each layer, and which code runs it.
 
-There is one definition of multiply-adds: those of torch's counter (convolutions, matrix products, attention), with the
-layers that run in the group-Fourier basis counted as they are defined. `Work.done` has what is left of them there.
+Multiply-adds are those of torch's counter (convolutions, matrix products, attention). Our layers are counted as they
+are defined, whichever code runs them; `Work.done` counts what is actually done in the group-Fourier basis.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ Ours = _Convolution | RollLinear | RollConvTranspose
 
 @dataclass(frozen=True)
 class Work:
-    """One call of a layer that multiplies: multiply-adds as defined, those that are done, the numbers it puts out."""
+    """One call of a layer: its multiply-adds as defined and as done, and how many numbers it outputs (activations)."""
 
     path: str
     layer: nn.Module
@@ -41,7 +41,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one example: parameters, multiply-adds, those where the Fourier basis is used, numbers that layers put out."""
+    """Parameters, and for one example: multiply-adds as defined, those done (`with_kernel`), and activations."""
 
     parameters: int
     multiply_adds: int
@@ -50,7 +50,7 @@ class Cost:
 
 
 def cost(model: nn.Module, examples: Sequence[Tensor]) -> Cost:
-    """Count by running the examples.
+    """The cost of a network, counted while it runs the examples.
 
     >>> cost(nn.Conv2d(1, 2, 3), [torch.zeros(5, 1, 4, 4)])
     Cost(parameters=20, multiply_adds=72, with_kernel=72, activations=8)
@@ -61,7 +61,7 @@ def cost(model: nn.Module, examples: Sequence[Tensor]) -> Cost:
 
 
 def work_of(model: nn.Module, examples: Sequence[Tensor]) -> list[Work]:
-    """All calls of layers that multiply, in running order, for these inputs, in eval mode."""
+    """All calls of layers with multiply-adds, in the order they run on these inputs, in eval mode."""
     with in_eval_mode(model), torch.no_grad(), _counting(model) as work:
         model(*examples)
     return work
@@ -72,7 +72,7 @@ def work_of(model: nn.Module, examples: Sequence[Tensor]) -> list[Work]:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What runs the layers of a network, for an input: its text is the table."""
+    """Which code runs the layers of a network on an input; `str` gives the table."""
 
     work: tuple[Work, ...] = field(repr=False)
     codes: dict[str, int]
@@ -89,11 +89,11 @@ class Explanation:
 
 
 def explain(model: nn.Module, x: Tensor | tuple[Tensor, ...]) -> Explanation:
-    """Print, for each layer that multiplies, what runs it, its multiply-adds, and why.
+    """Print a table of the layers: which code runs each one, its multiply-adds, and why.
 
-    Multiply-adds are for the whole input, as the layer is defined; "done" are those that are left where it runs in the
-    group-Fourier basis, by the kernel or as a block-diagonal product. The rest of a network (norms, activations,
-    pooling) makes no products and is not listed.
+    Multiply-adds are for the whole input, as the layer is defined. "done" are those that remain in the group-Fourier
+    basis, where the kernel or a block-diagonal product runs the layer. Layers without multiply-adds (norms,
+    activations, pooling) are not listed.
 
     >>> from quarterturn import C4, RollConv, SliceConv
     >>> net = nn.Sequential(SliceConv(C4, 1, 16, 3, rotate="filters"), RollConv(C4, 16, 16, 3, rotate="filters"))
@@ -110,7 +110,7 @@ def explain(model: nn.Module, x: Tensor | tuple[Tensor, ...]) -> Explanation:
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """Rows of cells as text, in columns; those in `right` end where the others begin."""
+    """Rows of cells as text in aligned columns; the columns in `right` are right-aligned."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:
@@ -120,7 +120,8 @@ def aligned(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
 
 
 def short(number: float) -> str:
-    """
+    """A number with four digits and a unit.
+
     >>> short(25_557_032)
     '25.56M'
     """
@@ -138,7 +139,7 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) ->
     return sdpa_flop_count(query.shape, key.shape, value.shape)
 
 
-# What torch's counter knows, and attention on the CPU, which it does not.
+# The formulas of torch's counter, and one for attention on the CPU, which it lacks.
 FORMULAS: dict[Any, Callable[..., int]] = {
     **flop_registry,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
@@ -146,7 +147,7 @@ FORMULAS: dict[Any, Callable[..., int]] = {
 
 
 class _Products(TorchDispatchMode):
-    """Counts multiply-adds by the formulas of torch's own counter."""
+    """Counts multiply-adds with the formulas above."""
 
     total = 0.0
 
@@ -160,9 +161,9 @@ class _Products(TorchDispatchMode):
 
 @contextmanager
 def _counting(model: nn.Module) -> Iterator[list[Work]]:
-    """The work of all layers that run inside, by what torch's counter gains from their beginning to their end."""
+    """Collect the work of all layers that run inside: what the counter gains during each call, without inner layers."""
     work: list[Work] = []
-    open_calls: list[list[float]] = []  # of layers that are running: the count at the beginning, that of inner layers
+    open_calls: list[list[float]] = []  # for each running layer: the count at its start, and that of its inner layers
     paths = {module: path for path, module in model.named_modules()}
     counter = _Products()
 
@@ -194,7 +195,7 @@ def _counting(model: nn.Module) -> Iterator[list[Work]]:
 
 
 def _defined(module: Ours, x: Tensor, output: Tensor) -> float:
-    """The multiply-adds of one of our layers, whatever runs it."""
+    """The multiply-adds of one of our layers as defined, whichever code runs it."""
     if isinstance(module, RollConvTranspose):  # its weight has a row for each orientation of each input
         return float(x.numel() * module.weight[0].numel() * module.group.order)
     return float(output.numel() * module.weight[0].numel())
@@ -202,7 +203,7 @@ def _defined(module: Ours, x: Tensor, output: Tensor) -> float:
 
 def _of_torch(module: nn.Module) -> Execution:
     if isinstance(module, nn.modules.conv._ConvNd):
-        return Execution("torch's convolution", "an ordinary layer of torch")
+        return Execution("torch's convolution", "a torch layer")
     if isinstance(module, nn.Linear):
-        return Execution("torch's matrix product", "an ordinary layer of torch")
-    return Execution("torch's operators", "called in the forward of this module")
+        return Execution("torch's matrix product", "a torch layer")
+    return Execution("torch's operators", "called in this module's forward")

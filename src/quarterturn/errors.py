@@ -1,15 +1,15 @@
-"""One family of errors. A message says what came, what was needed and what to do."""
+"""The errors that quarterturn raises. Each message says what came, what was needed and what to do."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class QuarterturnError(ValueError):
-    """A mistake in the use of quarterturn; the message holds the fix."""
+    """Base class of all errors: quarterturn was used wrongly, and the message says how to fix it."""
 
 
 class GroupError(QuarterturnError):
-    """Generators that make no group, or something that is no `Group`."""
+    """Elements that do not form a group, or an argument that is not a `Group`."""
 
 
 class ShapeError(QuarterturnError):
@@ -17,7 +17,7 @@ class ShapeError(QuarterturnError):
 
 
 class OptionError(QuarterturnError):
-    """An option with a value that is not one of its choices, or that does not go with the others."""
+    """An option with an invalid value, or a combination of options that do not work together."""
 
 
 class KernelError(QuarterturnError):
@@ -25,15 +25,15 @@ class KernelError(QuarterturnError):
 
 
 class ConversionError(QuarterturnError):
-    """A network that cannot be converted; the message lists all that stands in the way."""
+    """A network that cannot be converted; the message lists every obstacle."""
 
 
 class NotEquivariantError(QuarterturnError):
-    """A network that is not equivariant; the message names the first layer that breaks it."""
+    """A network that is not equivariant; the message names the first layer that breaks equivariance."""
 
 
 def unknown(what: str, name: object, valid: Iterable[str]) -> OptionError:
-    """The error for a name that is not among the valid ones; offers the nearest."""
+    """The error for a name that is not valid; its message suggests the closest valid ones."""
     choices = list(valid)
     lower = {choice.lower(): choice for choice in choices}
     near = [lower[match] for match in get_close_matches(str(name).lower(), lower, n=3)]

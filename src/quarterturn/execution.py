@@ -1,4 +1,4 @@
-"""What runs a layer, and why: the one answer that `forward`, the cost table, the benchmarks and `explain` all use."""
+"""Which code runs a layer, and why. `forward`, the cost table, the benchmarks and `explain` all use this answer."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,7 +11,7 @@ Code = Literal["kernel", "block-diagonal product", "torch's convolution", "torch
 
 @dataclass(frozen=True)
 class Execution:
-    """The code that runs a layer for an input, and the reason in words; the group, where it is in its Fourier basis.
+    """The code that runs a layer on an input, and why; `basis` is the group if it runs in the group-Fourier basis.
 
     >>> from quarterturn import C4
     >>> Execution("kernel", "wide enough to gain", C4).share
@@ -24,5 +24,5 @@ class Execution:
 
     @property
     def share(self) -> float:
-        """The part of the products that is left: 6/16 in the basis of C4, 12/64 in that of D4, all without one."""
+        """The fraction of the multiply-adds that is done: 6/16 in the basis of C4, 12/64 of D4, 1 without a basis."""
         return fourier.products(self.basis) / self.basis.order**2 if self.basis else 1.0

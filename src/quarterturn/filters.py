@@ -1,4 +1,4 @@
-"""Rotate the filters instead of the maps (section 4.5): turned filters, and the stacked layout that they act on."""
+"""Rotate the filters instead of the maps (section 4.5): turned filters, and helpers for the stacked layout."""
 
 import math
 import warnings
@@ -23,9 +23,9 @@ Layout = Literal["plain", "sliced", "stacked"]
 
 
 def slice_filters(weight: Tensor, group: Group, orientations: Sequence[int]) -> Tensor:
-    """The filters that follow a slice, for some orientations: K[h] = h^-1 W (section 4.5 of the paper).
+    """The turned filters after a slice, for H orientations: K[h] = h^-1 W (section 4.5 of the paper).
 
-    `(out, in, *k)` -> `(out*H, in, *k')`, orientation the fastest index; the turned filters must have one shape.
+    `(out, in, *k)` -> `(out*H, in, *k')`, orientation the fastest index. All turned filters must have the same shape.
 
     >>> from quarterturn import C4
     >>> slice_filters(torch.zeros(8, 3, 5, 5), C4, range(4)).shape
@@ -36,10 +36,10 @@ def slice_filters(weight: Tensor, group: Group, orientations: Sequence[int]) -> 
 
 
 def roll_filters(weight: Tensor, group: Group, orientations: Sequence[int], transposed: bool = False) -> Tensor:
-    """The filters that follow a roll, for some orientations: K[h][k] = h^-1 W[k h^-1].
+    """The turned filters after a roll, for H orientations: K[h][k] = h^-1 W[k h^-1].
 
-    `(out, in*G, *k)` -> `(out*H, in*G, *k')`; transposed convolutions, whose weights begin with the inputs,
-    `(in*G, out, *k)` -> `(in*G, out*H, *k')`; dense weights `(out, in*G)` -> `(out*H, in*G)`.
+    `(out, in*G, *k)` -> `(out*H, in*G, *k')`, and dense weights `(out, in*G)` -> `(out*H, in*G)`. With `transposed`,
+    for transposed convolutions, whose weights have the inputs first: `(in*G, out, *k)` -> `(in*G, out*H, *k')`.
 
     >>> from quarterturn import C4
     >>> roll_filters(torch.zeros(8, 12, 5, 5), C4, range(4)).shape
@@ -55,8 +55,8 @@ def roll_filters(weight: Tensor, group: Group, orientations: Sequence[int], tran
 
 
 def _turned(blocks: Tensor, group: Group, orientations: Sequence[int]) -> Tensor:
-    """`(A, B, K, *k)` -> `(A, B, H, K, *k')`: K is the group's order where filters follow a roll, else one."""
-    find = _sources.__wrapped__ if torch.compiler.is_compiling() else _sources  # the compiler warns of caches
+    """`(A, B, K, *k)` -> `(A, B, H, K, *k')`. K is the group's order after a roll, and 1 after a slice."""
+    find = _sources.__wrapped__ if torch.compiler.is_compiling() else _sources  # the compiler warns about caches
     count, *window = as_numbers(blocks.shape[2:])
     index, size = find(group, tuple(orientations), count > 1, tuple(window))
     chosen = blocks.flatten(2).index_select(2, torch.tensor(index, device=blocks.device))
@@ -67,11 +67,11 @@ def _turned(blocks: Tensor, group: Group, orientations: Sequence[int]) -> Tensor
 def _sources(
     group: Group, orientations: tuple[int, ...], rolled: bool, size: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Where each number of the turned filters comes from, counted over a filter's blocks and positions; their size."""
+    """The flat index (block, position) in a filter of each number of its turned copies, and their window size."""
     turned = [group.elements[group.inverse[h]] if size else () for h in orientations]
     sizes = {tuple(size[abs(a) - 1] for a in element) for element in turned}
     if len(sizes) != 1:
-        raise ShapeError(f"windows of {size} have several shapes when they turn: one bank of filters has one")
+        raise ShapeError(f"windows of {size} have several shapes when turned, and filters in one tensor need one shape")
     index: list[int] = []
     for h, element in zip(orientations, turned, strict=True):
         positions = _positions(element, size)
@@ -81,7 +81,7 @@ def _sources(
 
 
 def _positions(element: Element, size: tuple[int, ...]) -> list[int]:
-    """The number of the position that each position of a turned window comes from.
+    """For each position of a turned window, the index of the position that it comes from.
 
     >>> _positions((2, -1), (2, 3))  # a quarter turn of 0 1 2 / 3 4 5
     [3, 0, 4, 1, 5, 2]
@@ -94,14 +94,14 @@ def _positions(element: Element, size: tuple[int, ...]) -> list[int]:
 
 
 def _in_format_of(weight: Tensor, filters: Tensor) -> Tensor:
-    """In the memory format of the weight: torch's convolutions answer in that of either."""
+    """The filters in the weight's memory format: torch's convolutions take their output's format from it too."""
     if not ops.features_are_last(weight):
         return filters
     return filters.movedim(1, -1).clone(memory_format=torch.contiguous_format).movedim(-1, 1)
 
 
 def as_numbers(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Sizes to decide by: torch.jit.trace hides them in tensors, and what they decide is part of the trace."""
+    """Sizes as plain ints: torch.jit.trace turns sizes into tensors. Branches on them become constant in the trace."""
     if not torch.jit.is_tracing():
         return tuple(sizes)
     with warnings.catch_warnings():
@@ -130,7 +130,7 @@ def join_orientations(parts: dict[int, Tensor]) -> Tensor:
     return torch.cat([parts[h].unsqueeze(2) for h in sorted(parts)], dim=2).flatten(1, 2)
 
 
-# --- what the layers refuse -------------------------------------------------------------------------------------------
+# --- checks of shapes and options -------------------------------------------------------------------------------------
 
 
 def check_rotate(rotate: str) -> None:
@@ -139,16 +139,16 @@ def check_rotate(rotate: str) -> None:
 
 
 def check_options(group: Group, rotate: str = "maps", *, spatial: bool = False, **counts: int) -> None:
-    """What every layer refuses when it is made: no group, an unknown `rotate`, counts that are not 1, 2, 3, ...
+    """Check the options that all layers share: the group, `rotate`, and counts, which must be at least 1.
 
-    `spatial` layers stand on torch's convolutions, pools and interpolation, which know one to three axes.
+    `spatial` layers use torch's convolutions, pools or interpolation, which support one to three axes.
     """
     check_group(group)
     check_rotate(rotate)
     if spatial and group.dim > 3:
         raise GroupError(
             f"{group.name} has {group.dim} spatial axes; torch has convolutions, pools and interpolation for 1 to 3: "
-            "take a group with fewer axes; slice, stack, roll and pool work with any number"
+            "use a group with fewer axes; slice, stack, roll and pool work with any number"
         )
     for name, count in counts.items():
         if not is_whole(count, least=1):
@@ -156,19 +156,19 @@ def check_options(group: Group, rotate: str = "maps", *, spatial: bool = False, 
 
 
 def is_whole(value: object, least: int) -> bool:
-    """Whether it is a whole number, and at least that one; True and 3.0 are none."""
+    """Whether `value` is a whole number of at least `least`; True and 3.0 do not count as whole numbers."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
 def check_alike(group: Group, name: str, values: Sequence[float | None]) -> None:
-    """Refuse values that differ along axes that the group exchanges: orientations would come out in several shapes."""
+    """Raise if values differ along axes that the group exchanges: the outputs would have different shapes."""
     for axes in group.exchanged:
         if len({values[axis - 1] for axis in axes}) > 1:
             raise OptionError(f"{group.name} exchanges the axes {axes}: {name} must be equal along them, got {values}")
 
 
 def check_features(x: Tensor, group: Group, features: int, layout: Layout, dense: bool = False) -> None:
-    """Refuse tensors of another number of features, and say which layout they look like."""
+    """Raise if the number of axes or features is wrong; the message says which layout the tensor looks like."""
     axes = 2 if dense else 2 + group.dim
     if x.dim() != axes:
         raise ShapeError(f"expected a tensor with {axes} axes for {group.name}, got {x.dim()}: {tuple(x.shape)}")
@@ -181,12 +181,12 @@ def check_features(x: Tensor, group: Group, features: int, layout: Layout, dense
     elif layout == "sliced" and x.shape[1] == features * group.order:
         hint = '; this looks like a stacked tensor: unstack() it, or use rotate="filters"'
     elif layout == "plain" and x.shape[1] == features * group.order:
-        hint = "; this looks like a stacked tensor: a RollConv takes it"
+        hint = "; this looks like a stacked tensor: use a RollConv"
     raise ShapeError(f"expected {layout} maps with {expected} features, got {x.shape[1]}: {tuple(x.shape)}{hint}")
 
 
 def check_maps(x: Tensor, group: Group, rotate: Rotate) -> None:
-    """Refuse what are no maps, or no stacked ones where filters are to turn."""
+    """Raise unless these are maps, and stacked ones if `rotate="filters"`."""
     if x.dim() != 2 + group.dim:
         raise ShapeError(f"expected maps with {2 + group.dim} axes for {group.name}, got {x.dim()}: {tuple(x.shape)}")
     if rotate == "filters" and x.shape[1] % group.order:

@@ -14,7 +14,7 @@ Element = tuple[int, ...]
 
 
 def compose(g: Element, h: Element) -> Element:
-    """The element gh, in which h acts first: (gh)[i] = sign(g[i]) * h[|g[i]|].
+    """The product gh, where h acts first: (gh)[i] = sign(g[i]) * h[|g[i]|].
 
     >>> compose((+2, -1), (+2, -1))  # two quarter turns are a half turn
     (-1, -2)
@@ -26,9 +26,9 @@ def compose(g: Element, h: Element) -> Element:
 class Group:
     """A finite group of grid symmetries: a name and its elements, the identity first.
 
-    `table[g][h]` is the index of gh (h acts first) and `inverse[g]` that of the inverse of g. `exchanged` holds the
-    sets of axes, counted from 1, that the group exchanges with each other: maps must be equally long along them.
-    Most groups are made by `generate`.
+    `table[g][h]` is the index of gh (h acts first) and `inverse[g]` is the index of the inverse of g. `exchanged` lists
+    the sets of axes, counted from 1, that the group swaps with each other: maps must be equally long along them.
+    Use `generate` to make a group from generators.
 
     >>> C4.order, C4.dim, C4.inverse, C4.exchanged
     (4, 2, (0, 3, 2, 1), ((1, 2),))
@@ -51,7 +51,7 @@ class Group:
         products = [[compose(g, h) for h in elements] for g in elements]
         missing = next((product for row in products for product in row if product not in index), None)
         if missing is not None:
-            raise GroupError(f"{self.name!r} is not closed: it lacks the product {missing}; generate() closes a set")
+            raise GroupError(f"{self.name!r} is not closed: the product {missing} is missing; use generate() to add it")
         table = tuple(tuple(index[product] for product in row) for row in products)
         orbits = {tuple(sorted({abs(g[i]) for g in elements})) for i in range(len(identity))}
         for name, value in (
@@ -69,25 +69,25 @@ def _signed_permutations(elements: Iterable[Iterable[int]]) -> tuple[Element, ..
     try:
         found = tuple(tuple(whole(axis) for axis in element) for element in elements)
     except TypeError:
-        raise GroupError(f"elements are tuples of signed axes such as (+2, -1), got {elements!r}") from None
+        raise GroupError(f"elements must be tuples of signed axes such as (+2, -1), got {elements!r}") from None
     if not found:
         raise GroupError("a group needs at least one element or generator, such as (+2, -1)")
     for element in found:
         if not element or sorted(map(abs, element)) != list(range(1, len(element) + 1)):
             raise GroupError(
-                f"{element} is no signed permutation: it must hold each axis from 1 to {max(len(element), 1)} once, "
+                f"{element} is not a signed permutation: it must hold each axis from 1 to {max(len(element), 1)} once, "
                 "negative where the axis is reversed, such as (+2, -1)"
             )
         if len(element) != len(found[0]):
             raise GroupError(
                 f"{found[0]} has {len(found[0])} axes and {element} has {len(element)}: "
-                "all elements of a group have the same number of axes"
+                "all elements of a group must have the same number of axes"
             )
     return found
 
 
 def check_group(group: object) -> None:
-    """Refuse what is no `Group`, such as the name of one."""
+    """Raise unless this is a `Group`; the name of a group is not enough."""
     if not isinstance(group, Group):
         raise GroupError(
             f"expected a Group such as quarterturn.C4, got {group!r}; quarterturn.named() finds one by name"
@@ -95,11 +95,11 @@ def check_group(group: object) -> None:
 
 
 def generate(name: str, *generators: Element) -> Group:
-    """The smallest group that contains the generators, its elements in an order that checkpoints can rely on.
+    """The smallest group that contains the generators, with its elements in an order that never changes.
 
-    First the powers of the first generator; then each further generator s that is not yet contained appends whole
-    cosets h.s, h running over the elements so far in their order, until the set is closed: after H.s come the cosets
-    of s times each generator in turn, and so on, those that are new.
+    Checkpoints rely on this order. The powers of the first generator come first. Each further generator s that is not
+    yet in the group appends the coset H.s of the elements H found so far, in their order. Then come the new cosets of s
+    times each generator in turn, and so on until the set is closed.
 
     >>> generate("C4 about the first axis of a volume", (1, 3, -2)).order
     4
@@ -128,7 +128,7 @@ GROUPS = {group.name: group for group in (FLIP, C2, MIRROR, C4, D4, OCTA, OCTA_F
 
 
 def named(name: str) -> Group:
-    """The group of that name, in any case; an unknown name raises with the nearest valid ones.
+    """Look up a group by name, ignoring case; the error for an unknown name suggests the closest valid ones.
 
     >>> named("c4") is C4
     True

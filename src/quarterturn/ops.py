@@ -1,14 +1,14 @@
-"""The paper's four operations on plain tensors: they turn the maps.
+"""The paper's four operations on plain tensors: slice, pool, stack and roll, by turning the maps.
 
-Two layouts hold the pathways of a network, one for each element of the group:
+A network has one pathway for each element of the group. There are two layouts for them:
 
 - *sliced* `(G*N, C, *S)`: pathways in the batch, pathway k of example n at `k*N + n`, each in its own frame;
 - *stacked* `(N, C*G, *S)`: orientations in the features, orientation the fastest index, all in the input's frame.
 
-Dense tensors `(N, C)` have no axes to turn and go through the same functions.
+The same functions take dense tensors `(N, C)`, which have no axes to turn.
 
-All but `act` only move turned pieces from place to place, so each is data too: a list of *moves* (`_Moves`). One
-function carries them out, and its backward carries out the same moves the other way.
+Except for `act`, each operation turns pieces of its input and moves them to new places. It is described by a list of
+*moves* (`_Moves`). One function carries out any such list; its backward carries out the reversed list.
 """
 
 from collections.abc import Callable
@@ -28,9 +28,9 @@ PoolFunction = Literal["mean", "max", "rms"] | Callable[[Tensor], Tensor]
 def act(x: Tensor, group: Group, g: int, kind: Kind = "scalar") -> Tensor:
     """Turn maps by element number g of the group: the paper's r x (section 4.2).
 
-    Maps `(N, C, *S)` come out as `(N, C, *S')`, with axes exchanged as the element says; dense tensors unchanged. With
-    `kind="vector"` the features are directions, `group.dim` components each (component i along axis i, the fastest
-    index), and the components turn too, also those of dense tensors.
+    Maps `(N, C, *S)` -> `(N, C, *S')`, where the element may exchange axes; dense tensors stay unchanged. With
+    `kind="vector"` the features are directions of `group.dim` components each (component i along axis i, the fastest
+    index). Their components turn too, also in dense tensors.
 
     >>> from quarterturn import C4
     >>> act(torch.tensor([[[[1, 2], [3, 4]]]]), C4, 1)  # clockwise
@@ -45,7 +45,7 @@ def act(x: Tensor, group: Group, g: int, kind: Kind = "scalar") -> Tensor:
 def slice(x: Tensor, group: Group, kind: Kind = "scalar") -> Tensor:
     """Put all orientations of the input into the batch: S(x) = [x, r x, r^2 x, r^3 x]^T (Table 1).
 
-    `(N, C, *S)` -> `(G*N, C, *S)`, or dense `(N, C)` -> `(G*N, C)`. Pathway g holds g x.
+    `(N, C, *S)` -> `(G*N, C, *S)`, or dense `(N, C)` -> `(G*N, C)`. Pathway g holds g x. `kind` is that of `act`.
 
     >>> from quarterturn import C4
     >>> slice(torch.zeros(2, 3, 5, 5), C4).shape
@@ -107,7 +107,7 @@ def pool(x: Tensor, group: Group, fn: PoolFunction = "mean", kind: Kind = "scala
     """Realign the pathways and reduce them to one: P(x) = p(x_0, r^-1 x_1, r^-2 x_2, r^-3 x_3) (Table 1).
 
     Sliced `(G*N, C, *S)` -> `(N, C, *S)`. `fn` is "mean", "max", "rms" or a function that reduces the leading axis
-    of a `(G, N, C, *S)` tensor in a way that does not depend on the order along it.
+    of a `(G, N, C, *S)` tensor and does not depend on the order of the pathways. `kind` is that of `act`.
 
     >>> from quarterturn import C4
     >>> pool(torch.arange(4.0).reshape(4, 1), C4, "max")
@@ -118,7 +118,7 @@ def pool(x: Tensor, group: Group, fn: PoolFunction = "mean", kind: Kind = "scala
     _check_kind(x, group, kind)
     _check_square(x, group)
     reduce = pool_function(fn, kind)
-    if fn == "mean" and x.dtype in (torch.float32, torch.float64):  # half floats are better summed at once
+    if fn == "mean" and x.dtype in (torch.float32, torch.float64):  # half floats would round after each addition
         return _carry_out(x, _slice_moves(group).reversed(), kind) / group.order
     realigned = _carry_out(x, _realign_moves(group), kind)
     out = reduce_pathways(reduce, realigned.unflatten(0, (group.order, x.shape[0] // group.order)))
@@ -126,9 +126,9 @@ def pool(x: Tensor, group: Group, fn: PoolFunction = "mean", kind: Kind = "scala
 
 
 def slice_stacked(x: Tensor, group: Group) -> Tensor:
-    """What `stack(slice(x))` is: every orientation of a stacked tensor holds the maps as they are.
+    """Repeat the maps for every orientation of a stacked tensor: the same as `stack(slice(x))`.
 
-    Shapes: (N, C, *S) -> (N, C*G, *S).
+    `(N, C, *S)` -> stacked `(N, C*G, *S)`.
 
     >>> from quarterturn import C4
     >>> slice_stacked(torch.zeros(1, 3, 5, 7), C4).shape
@@ -141,7 +141,7 @@ def slice_stacked(x: Tensor, group: Group) -> Tensor:
 def pool_stacked(x: Tensor, group: Group, fn: PoolFunction = "mean", kind: Kind = "scalar") -> Tensor:
     """`pool` for stacked tensors, whose orientations share the input's frame: `pool_stacked(stack(x)) == pool(x)`.
 
-    Stacked `(N, C*G, *S)` -> `(N, C, *S)`. Only the components of directions are left to be realigned.
+    Stacked `(N, C*G, *S)` -> `(N, C, *S)`. Maps are already aligned; only the components of directions are turned.
 
     >>> from quarterturn import C4
     >>> pool_stacked(torch.arange(4.0).reshape(1, 4), C4, "max")
@@ -175,38 +175,38 @@ POOL_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def pool_function(fn: PoolFunction, kind: Kind = "scalar") -> Callable[[Tensor], Tensor]:
-    """The function of that name, or the given one; raises where the pooling could not be equivariant."""
+    """The pool function with this name, or `fn` itself if it is a function; raises if it cannot be equivariant."""
     if callable(fn):
         return fn
     if fn not in POOL_FUNCTIONS:
         raise unknown("pool function", fn, POOL_FUNCTIONS)
     if kind == "vector" and fn != "mean":
         raise OptionError(
-            f"the {fn} of directions, component by component, does not turn along with them: "
-            'use fn="mean", or a function of your own that does'
+            f"fn={fn!r} takes directions component by component, which is not equivariant: "
+            'use fn="mean", or an equivariant function of your own'
         )
     return POOL_FUNCTIONS[fn]
 
 
 def reduce_pathways(reduce: Callable[[Tensor], Tensor], pathways: Tensor) -> Tensor:
-    """Apply a pool function to realigned pathways (G, N, ...), and make sure that it reduces just them."""
+    """Apply a pool function to realigned pathways (G, N, ...) and check that it removes only the first axis."""
     out = reduce(pathways)
     if not isinstance(out, Tensor) or out.shape != pathways.shape[1:]:
         came = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
         raise ShapeError(
             f"a pool function gets pathways of shape {tuple(pathways.shape)} and must reduce the leading axis to "
-            f"{tuple(pathways.shape[1:])}; it gave {came}"
+            f"return shape {tuple(pathways.shape[1:])}; it gave {came}"
         )
     return out
 
 
-# --- moves: what each operation puts where ----------------------------------------------------------------------------
+# --- moves: which piece of the input goes where -----------------------------------------------------------------------
 
 
 class _Moves(NamedTuple):
-    """The pieces that an operation moves: (pathway, orientation) of the output, the same of the input, element.
+    """An operation as a list of moves: (pathway, orientation) of the output, the same of the input, and an element.
 
-    The piece is turned by the element on its way. Pieces that arrive at the same place are summed.
+    Each piece is turned by its element. Pieces that arrive at the same place are summed.
     """
 
     group: Group
@@ -215,7 +215,7 @@ class _Moves(NamedTuple):
     moves: tuple[tuple[tuple[int, int], tuple[int, int], int], ...]
 
     def reversed(self) -> "_Moves":
-        """The transpose of the operation: its backward, and its inverse where it only rearranges."""
+        """The transpose of the operation: its backward, and also its inverse if it only rearranges pieces."""
         back = tuple((start, end, self.group.inverse[g]) for end, start, g in self.moves)
         return _Moves(self.group, self.places_out, self.places_in, back)
 
@@ -248,7 +248,7 @@ def _carry_out(x: Tensor, moves: _Moves, kind: Kind = "scalar") -> Tensor:
 
 
 def _concatenate(x: Tensor, moves: _Moves, kind: Kind) -> Tensor:
-    """The plain form: compilers fuse it and exporters know its operators."""
+    """The moves in plain torch operators, which compilers can fuse and exporters support."""
     places = _places(x, moves.places_in)
     pieces: dict[tuple[int, int], Tensor] = {}
     for end, start, g in moves.moves:
@@ -258,17 +258,17 @@ def _concatenate(x: Tensor, moves: _Moves, kind: Kind) -> Tensor:
     rows = [
         torch.cat([pieces[p, o].unsqueeze(2) for o in range(orientations)], dim=2).flatten(
             1, 2
-        )  # export trips on stack
+        )  # torch.export fails on torch.stack here
         for p in range(pathways)
     ]
     return torch.cat(rows)
 
 
-_CACHED = 1 << 21  # bytes of a piece that are still in the cache when they are copied, measured by bench/ops.py
+_CACHED = 1 << 21  # bytes of a piece that stay in the cache until they are copied, measured by bench/ops.py
 
 
 class _Write(torch.autograd.Function):
-    """The eager form: each piece is written into the output once, without temporaries to concatenate."""
+    """The moves in eager mode: each piece is written straight into the output, without temporaries to concatenate."""
 
     generate_vmap_rule = True
 
@@ -309,7 +309,7 @@ class _Write(torch.autograd.Function):
 
 
 def _places(x: Tensor, places: tuple[int, int]) -> Tensor:
-    """The view (pathway, N, C, orientation, *S) of a tensor with that many pathways and orientations."""
+    """The view (pathway, N, C, orientation, *S) of a tensor; `places` counts its pathways and orientations."""
     pathways, orientations = places
     n, c = x.shape[0] // pathways, x.shape[1] // orientations
     return x.unflatten(1, (c, orientations)).unflatten(0, (pathways, n))
@@ -322,9 +322,9 @@ def _turn(x: Tensor, element: Element, kind: Kind = "scalar") -> Tensor:
 
 
 def turn_maps(x: Tensor, element: Element) -> Tensor:
-    """Reverse old axes, then exchange axes: the second is only a view, so that a copy of it moves the data once.
+    """Reverse axes, then exchange axes. The exchange is only a view, so a later copy moves the data once.
 
-    Nothing is checked, so that stand-ins of tensors, as tracing has them, go through.
+    There are no checks, so that the function also works on the proxies of a tracer.
     """
     reversed_axes = [1 - a for a in element if a < 0]
     x = x.flip(reversed_axes) if reversed_axes else x
@@ -338,11 +338,11 @@ def _turn_components(x: Tensor, element: Element) -> Tensor:
 
 
 def features_are_last(x: Tensor) -> bool:
-    """Whether the tensor is in torch's channels_last memory format; for one feature, the strides alone tell."""
+    """Whether the tensor is in torch's channels_last memory format; with one feature, only the strides show it."""
     return x.dim() > 3 and x.stride(1) == 1 and (x.shape[1] == 1 or not x.is_contiguous())
 
 
-# --- what the operations refuse ---------------------------------------------------------------------------------------
+# --- checks of shapes and options -------------------------------------------------------------------------------------
 
 
 def _check_axes(x: Tensor, group: Group) -> None:
@@ -351,7 +351,7 @@ def _check_axes(x: Tensor, group: Group) -> None:
         raise ShapeError(
             f"{group.name} has {group.dim} spatial axes, so it takes maps with {2 + group.dim} axes or dense features "
             f"with 2, got {x.dim()} axes: {tuple(x.shape)}"
-            + (f"; for {x.dim() - 2} spatial axes take or generate() another group" if x.dim() > 2 else "")
+            + (f"; for {x.dim() - 2} spatial axes use or generate() another group" if x.dim() > 2 else "")
         )
 
 
@@ -368,7 +368,7 @@ def _check_pathways(x: Tensor, group: Group) -> None:
     if x.shape[0] % group.order:
         raise ShapeError(
             f"a batch of {x.shape[0]} does not hold the {group.order} pathways of {group.name}: "
-            f"it must be a multiple of {group.order}, as slice() makes it"
+            f"its size must be a multiple of {group.order}; slice() makes such a batch"
         )
 
 
@@ -376,7 +376,7 @@ def _check_orientations(x: Tensor, group: Group) -> None:
     if x.shape[1] % group.order:
         raise ShapeError(
             f"{x.shape[1]} features do not hold the {group.order} orientations of {group.name}: "
-            f"they must be a multiple of {group.order}, as stack() makes them"
+            f"their number must be a multiple of {group.order}; stack() makes such features"
         )
 
 
@@ -387,6 +387,6 @@ def _check_square(x: Tensor, group: Group) -> None:
         sizes = [x.shape[axis + 1] for axis in axes]
         if any(size != sizes[0] for size in sizes):
             raise ShapeError(
-                f"{group.name} exchanges the axes {axes} and turning maps needs them equally long, got "
+                f"{group.name} exchanges the axes {axes}, so turning maps needs them equally long, got "
                 f'{" x ".join(map(str, x.shape[2:]))}: pad or crop to equal sides, or use layers with rotate="filters"'
             )

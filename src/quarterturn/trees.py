@@ -1,4 +1,4 @@
-"""Containers of values: tuples, lists, mappings, dataclasses, namespaces and slices, walked by name."""
+"""Walk nested containers (tuples, lists, mappings, dataclasses, namespaces and slices) by name."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def items(tree: Any) -> list[tuple[str, Any]] | None:
-    """What a container holds, by name; None for what is no container.
+    """The named contents of a container, or None if `tree` is not a container.
 
     >>> items({"boxes": 1, "scores": 2})
     [('boxes', 1), ('scores', 2)]
@@ -26,7 +26,7 @@ def items(tree: Any) -> list[tuple[str, Any]] | None:
 
 
 def mapped(tree: Any, kind: type | tuple[type, ...], change: Callable[[str, Any], Any], path: str = "") -> Any:
-    """The same containers with every value of that kind changed; `change` gets its path, such as "heads.0", and it.
+    """Replace every value of type `kind` by `change(path, value)`, with paths such as "heads.0"; keep the containers.
 
     >>> mapped({"a": [1, 2.5], "b": "text"}, float, lambda path, value: f"{value} at {path}")
     {'a': [1, '2.5 at a.1'], 'b': 'text'}
@@ -40,7 +40,7 @@ def mapped(tree: Any, kind: type | tuple[type, ...], change: Callable[[str, Any]
 
 
 def leaves(tree: Any, kind: type | tuple[type, ...] | None = None) -> list[tuple[str, Any]]:
-    """All values of that kind, or else all that are no containers, with their paths, in order.
+    """All values of type `kind` with their paths, in order; without `kind`, everything that is not a container.
 
     >>> leaves((1, {"a": 2, "b": "text"}), int)
     [('0', 1), ('1.a', 2)]
@@ -58,7 +58,7 @@ def leaves(tree: Any, kind: type | tuple[type, ...] | None = None) -> list[tuple
 
 
 def joined(trees: list[Any], kind: type, join: Callable[[str, list[Any]], Any]) -> Any:
-    """One tree from several of the same form: the values of that kind at each place joined.
+    """Merge trees of the same structure: `join(path, values)` combines the values of type `kind` at each path.
 
     >>> joined([(1, 2), (3, 4)], int, lambda path, values: sum(values))
     (4, 6)
@@ -68,7 +68,7 @@ def joined(trees: list[Any], kind: type, join: Callable[[str, list[Any]], Any]) 
 
 
 def _rebuilt(tree: Any, values: list[Any]) -> Any:
-    """The same container with other contents."""
+    """A container of the same type with new contents."""
     if isinstance(tree, Mapping):
         maker: Any = type(tree)
         contents = dict(zip(tree, values, strict=True))

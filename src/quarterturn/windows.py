@@ -1,9 +1,9 @@
 """Where each orientation puts its windows.
 
-In the stacked layout all orientations share the input's frame, but each slides its windows over the grid from *its own*
-corner: what pathway h calls the beginning of an axis is the end of that axis in the input's frame wherever h reverses
-it. On a symmetric grid the corners do not matter. On others, such as stride 2 on an even size, this is what makes
-turned filters equal to turned maps, to rounding, at every size.
+In the stacked layout all orientations share the input's frame, but each starts its windows at *its own* corner: if h
+reverses an axis, its windows start at the end of that axis in the input's frame. On a symmetric grid the corner makes
+no difference. On other grids, such as stride 2 on an even size, the right corner makes turned filters equal to turned
+maps, to rounding, at every size.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,23 +35,23 @@ class Window:
 
     @property
     def span(self) -> int:
-        """How many positions it covers, with the gaps of dilation."""
+        """The number of positions that the window covers, including the gaps of dilation."""
         return self.dilation * (self.size - 1) + 1
 
     def count(self, n: int) -> int:
-        """How many windows fit along an axis of n positions, as torch counts them. No branch depends on n."""
+        """How many windows torch puts along an axis of n positions. No branch depends on n, which may be symbolic."""
         room = n + self.before + self.after - self.span
         if self.stride == 1:
             return room + 1
         if not self.ceil:
             return room // self.stride + 1
         steps = (room + self.stride - 1) // self.stride
-        if self.span < self.stride + self.after:  # the last window might begin beyond the map: torch drops it
+        if self.span < self.stride + self.after:  # torch drops a last window that starts beyond the map
             steps = torch.sym_min(steps, (n + self.before - 1) // self.stride)
         return steps + 1
 
     def start(self, n: int, mirrored: bool) -> int:
-        """Where the first window begins in the input's frame, for a pathway that sees this axis reversed or not."""
+        """Where the first window starts in the input's frame; `mirrored` if the pathway sees this axis reversed."""
         if not mirrored:
             return -self.before
         if self.stride == 1:
@@ -66,14 +66,14 @@ class Placed:
     window: Window
     start: int
     count: int
-    padding: int | None = None  # torch's own padding, the same at both ends, if it gives these windows
+    padding: int | None = None  # torch's padding argument that gives these windows, or None if there is none
     ends: tuple[int, int] = field(default=(0, 0), compare=False)  # the padding before and after, in the input's frame
 
     def pads(self, n: int) -> tuple[int, int]:
-        """How much to add before and after n positions (to cut, where negative) so that no more padding is needed."""
+        """How much to pad before and after n positions (crop, if negative) to slide the windows without padding."""
         left = -self.start
         right = (self.count - 1) * self.window.stride + self.window.span - n - left
-        return left, max(right, 0) if isinstance(right, int) else right  # positions left over do no harm
+        return left, max(right, 0) if isinstance(right, int) else right  # unused positions at the end do no harm
 
 
 Placement = tuple[Placed, ...]
@@ -81,7 +81,7 @@ Place = Callable[[Window, int, bool], Placed]
 
 
 def slide(window: Window, n: int, mirrored: bool) -> Placed:
-    """The windows of a pathway that sees an axis of n positions reversed or not; their padding is worked in."""
+    """Place the windows of a pathway along an axis of n positions; `start` and `count` include the padding."""
     _check_fit(window, n)
     start, count = window.start(n, mirrored), window.count(n)
     if isinstance(n, int):
@@ -93,7 +93,7 @@ def slide(window: Window, n: int, mirrored: bool) -> Placed:
 
 
 def slide_and_keep_padding(window: Window, n: int, mirrored: bool) -> Placed:
-    """The same, with the padding in the input's frame: average pooling counts padded positions."""
+    """As `slide`, but the window keeps its padding, in the input's frame: average pooling counts padded positions."""
     _check_fit(window, n)
     before, after = (window.after, window.before) if mirrored else (window.before, window.after)
     return Placed(replace(window, before=before, after=after, ceil=False), window.start(n, mirrored), window.count(n))
@@ -108,9 +108,9 @@ def _check_fit(window: Window, n: int) -> None:
 
 
 def placement(element: Element, sizes: Sequence[int], windows: Sequence[Window], place: Place = slide) -> Placement:
-    """Where a pathway turned by that element puts its windows along each axis of the input.
+    """Where a pathway turned by this element puts its windows along each axis of the input.
 
-    `windows[i]` is that along axis i of the pathway's own frame.
+    `windows[i]` is the window along axis i of the pathway's own frame.
     """
     placed = {abs(a): place(window, sizes[abs(a) - 1], a < 0) for window, a in zip(windows, element, strict=True)}
     return tuple(placed[axis] for axis in sorted(placed))
@@ -119,10 +119,9 @@ def placement(element: Element, sizes: Sequence[int], windows: Sequence[Window],
 def placements(
     group: Group, sizes: Sequence[int], windows: Sequence[Window], place: Place = slide
 ) -> list[tuple[Placement, list[int]]]:
-    """Which orientations put their windows where: one entry means that one convolution does for all of them.
+    """The placements of the windows, each with the orientations that use it: one convolution serves all of these.
 
-    Sizes that are no numbers yet, as a compiler has them, do not decide anything: orientations that might differ count
-    as different.
+    With a compiler's symbolic sizes, orientations whose windows might differ are listed separately.
 
     >>> from quarterturn import C4
     >>> [len(placements(C4, (n, n), [Window(3, stride=2)] * 2)) for n in (9, 8)]  # a symmetric grid and one that is not
@@ -146,8 +145,8 @@ def _placements(
             if any(p.count != q.count for p, q in zip(mine, first, strict=True)):
                 raise ShapeError(
                     f"orientation {group.elements[0]} of {group.name} would come out as {_shape(first)} and {element} "
-                    f"as {_shape(mine)}, and maps of different shapes cannot be stacked: give the axes that the group "
-                    "exchanges the same kernel, stride and padding, or such that all outputs have one shape"
+                    f"as {_shape(mine)}, and maps of different shapes cannot be stacked: use the same kernel, stride "
+                    "and padding along the axes that the group exchanges, or values that give the same output shape"
                 )
         else:
             key = tuple(sorted((abs(a), w, _differs(w) and a < 0) for w, a in zip(windows, element, strict=True)))
@@ -156,7 +155,7 @@ def _placements(
 
 
 def _differs(window: Window) -> bool:
-    """Whether it may matter from which end it begins."""
+    """Whether the windows may depend on the end of the axis at which they start."""
     return window.stride != 1 or window.before != window.after
 
 
@@ -171,9 +170,9 @@ def by_placement(
     run: Callable[[Placement, list[int]], Tensor],
     place: Place = slide,
 ) -> Tensor:
-    """Run once for all orientations with the same windows, and stack what comes out.
+    """Call `run` once for all orientations with the same placement, and stack the results: (N, C*G, *S).
 
-    `run(placement, orientations)` gives (N, C*H, *S) for H orientations, orientation the fastest index.
+    `run(placement, orientations)` returns (N, C*H, *S) for H orientations, orientation the fastest index.
     """
     found = placements(group, sizes, windows, place)
     if len(found) == 1:
@@ -194,7 +193,7 @@ def windows_for(
     dilation: int | Sequence[int] = 1,
     ceil: bool = False,
 ) -> tuple[Window, ...]:
-    """The windows along all axes from options in torch's form; padding also as (before, after) for each axis.
+    """The window along each axis, from options as in torch; padding may also be (before, after) for each axis.
 
     >>> from quarterturn import C4
     >>> windows_for(C4, (1, 2), padding="same")[1]
@@ -222,7 +221,7 @@ def windows_for(
 
 
 def per_axis(group: Group, name: str, value: int | Sequence[int], least: int) -> tuple[int, ...]:
-    """A number for each axis, from one number or one for each."""
+    """One number for each axis, from an option that is a single number or a number for each axis."""
     values = tuple(value) if isinstance(value, Sequence) else (value,) * group.dim
     if len(values) != group.dim or not all(is_whole(v, least) for v in values):
         raise OptionError(
@@ -233,13 +232,13 @@ def per_axis(group: Group, name: str, value: int | Sequence[int], least: int) ->
 
 
 def pad(x: Tensor, pads: Sequence[tuple[int, int]], value: float = 0.0) -> Tensor:
-    """Add before and after each axis; cut, where negative."""
+    """Pad before and after each axis; negative amounts crop."""
     flat = [amount for pair in reversed(pads) for amount in pair]
     return x if all(isinstance(amount, int) and amount == 0 for amount in flat) else F.pad(x, flat, value=value)
 
 
 def pad_for(x: Tensor, where: Placement, sizes: Sequence[int], mode: str = "zeros") -> Tensor:
-    """Padded and cut so that the windows need no more padding; other modes than zeros first pad as they are told."""
+    """Pad and crop so that the windows need no padding; modes other than "zeros" first pad by the layer's padding."""
     pads = [placed.pads(n) for placed, n in zip(where, sizes, strict=True)]
     if mode == "zeros":
         return pad(x, pads)
@@ -250,7 +249,7 @@ def pad_for(x: Tensor, where: Placement, sizes: Sequence[int], mode: str = "zero
 
 
 def describe(windows: Sequence[Window]) -> str:
-    """The options that differ from torch's defaults, as in torch's own representations."""
+    """The options that differ from torch's defaults, in the style of torch's `extra_repr`."""
     parts = [f"kernel_size={tuple(w.size for w in windows)}"]
     for name in ("stride", "dilation"):
         values = tuple(getattr(w, name) for w in windows)

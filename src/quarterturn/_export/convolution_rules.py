@@ -1,4 +1,4 @@
-"""Convolutions and dense layers in a plain network: the filters of all orientations, stacked once."""
+"""Rules for convolutions and dense layers: the filters of all orientations are stacked into one layer."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ TRANSPOSED: dict[int, Callable[..., nn.Module]] = {1: nn.ConvTranspose1d, 2: nn.
 
 
 def _layer(maker: Callable[..., nn.Module], weight: Tensor, bias: Tensor | None, **options: Any) -> nn.Module:
-    """A layer of torch's with these weights."""
+    """A torch layer with these weights."""
     layer = maker(bias=bias is not None, device=weight.device, dtype=weight.dtype, **options)
     layer.weight = nn.Parameter(weight.detach().clone())
     if bias is not None:
@@ -43,7 +43,7 @@ def _layer(maker: Callable[..., nn.Module], weight: Tensor, bias: Tensor | None,
 
 @dataclass(frozen=True)
 class Filters:
-    """A convolution, of one pathway or with the filters of all orientations."""
+    """The weights and options of a convolution, for one pathway or for all orientations."""
 
     weight: Tensor
     bias: Tensor | None
@@ -59,7 +59,7 @@ class Filters:
 
 
 def _written(w: PlainWriter, path: str, proxy: Any, filters: Filters, where: Placement, sizes: Sequence[Any]) -> Any:
-    """A convolution of torch, with its windows at this place."""
+    """Write a torch convolution with its windows at this placement."""
     padding = [placed.padding for placed in where]
     if filters.padding_mode != "zeros" or None in padding:
         proxy = pad_for(proxy, where, sizes, filters.padding_mode)
@@ -85,7 +85,7 @@ def _convolve(
     filters: Filters,
     sees: str | None,
 ) -> PlainTensor:
-    """A convolution of all orientations. Each sees all of them ("roll"), the input without any ("slice"), or itself."""
+    """Write a convolution. Each orientation `sees` all orientations ("roll"), the plain input ("slice"), or itself."""
     sizes = sizes_of(tensor, group.dim)
 
     def run(where: Placement, orientations: list[int]) -> Any:
@@ -113,7 +113,7 @@ def _each_by_itself(
     where: Placement,
     orientations: list[int],
 ) -> Any:
-    """Orientations that do not see each other: a grouped convolution, for which they become the slow feature index."""
+    """Write a grouped convolution in which orientations do not see each other; they become the slow feature index."""
     count = len(orientations)
     maps = some_orientations(w, tensor, group, orientations)
     slow = maps.unflatten(1, (-1, count)).transpose(1, 2).flatten(1, 2)
@@ -127,7 +127,7 @@ def _each_by_itself(
 def our_convolution(w: PlainWriter, path: str, module: Any, tensor: PlainTensor) -> PlainTensor:
     if isinstance(module, SliceConv):
         if tensor.group is not None:
-            raise Refusal("it needs an ordinary tensor, not pathways")
+            raise Refusal("it needs a plain tensor, but gets pathways")
         sees: str | None = "slice"
     else:
         tensor = apply_pending(w, input_of(module, tensor))
@@ -182,7 +182,7 @@ def transposed(w: PlainWriter, path: str, module: Any, tensor: PlainTensor) -> P
 
 
 def _dense(w: PlainWriter, path: str, module: Any, tensor: PlainTensor, group: Group) -> PlainTensor:
-    """A dense layer that sees all orientations."""
+    """Write a dense layer that sees all orientations."""
     bank = roll_filters(module.weight, group, range(group.order))
     bias = None if module.bias is None else module.bias.repeat_interleave(group.order)
     layer = _layer(nn.Linear, bank, bias, in_features=bank.shape[1], out_features=bank.shape[0])
@@ -201,7 +201,7 @@ def linear(w: PlainWriter, path: str, module: nn.Linear, tensor: PlainTensor) ->
     if tensor.flat:  # a linear layer on flattened maps is a convolution with filters of their size
         features, *sizes = _maps_seen(module, tensor)
         if w.dynamic and any(size != 1 for size in sizes):
-            raise Refusal("a linear layer on flattened maps takes maps of one size only, not any size")
+            raise Refusal("a linear layer on flattened maps takes maps of one size only, so sizes cannot be free")
         filters = Filters(module.weight.unflatten(1, (features, *sizes)), module.bias)
         seen = replace(tensor, sizes=tuple(sizes))
         out = _convolve(w, path, seen, group, windows_for(group, tuple(sizes)), filters, tensor.pending)
@@ -216,16 +216,16 @@ def linear(w: PlainWriter, path: str, module: nn.Linear, tensor: PlainTensor) ->
 
 
 def _maps_seen(module: nn.Linear, tensor: PlainTensor) -> tuple[int, ...]:
-    """Features and sizes of the maps that were flattened for a linear layer."""
+    """The features and sizes of the maps that were flattened before this linear layer."""
     assert tensor.group is not None
     dim = tensor.group.dim
     if tensor.sizes is not None:
         positions = int(torch.Size(tensor.sizes).numel())
         return (module.in_features // positions, *tensor.sizes)
     if tensor.features is None:
-        raise Refusal("the shape of the flattened maps is not known: give to_plain an example input")
+        raise Refusal("the shape of the flattened maps is unknown: give to_plain an example input")
     features = tensor.features * (tensor.group.order if tensor.pending == "roll" else 1)
     side = round((module.in_features / features) ** (1 / dim))
     if features * side**dim != module.in_features:
-        raise Refusal("the flattened maps are not square, and their shape is not known: give to_plain an example input")
+        raise Refusal("the flattened maps are not square, and their shape is unknown: give to_plain an example input")
     return (features, *[side] * dim)

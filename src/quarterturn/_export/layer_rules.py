@@ -1,4 +1,4 @@
-"""What becomes of each layer in a plain network: one rule for each type, from a layer and a tensor to a tensor."""
+"""The rules of `to_plain`, one for each type of layer: each takes a layer and its input, and returns the output."""
 
 from dataclasses import replace
 from typing import Any
@@ -30,7 +30,7 @@ from quarterturn.layers.pooling import AdaptiveAvgPool, AdaptiveMaxPool, AvgPool
 from quarterturn.layers.transposed import RollConvTranspose
 from quarterturn.layers.upsample import Upsample
 
-UNKNOWN_LAYER = "this layer is not known"
+UNKNOWN_LAYER = "this layer is not supported"
 SYMMETRIC = (
     nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d,
     nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d,
@@ -38,15 +38,15 @@ SYMMETRIC = (
 
 
 def rule_for(module: nn.Module) -> Rule | None:
-    """The rule of the layer's type, if there is one."""
+    """The rule for this type of layer, or None."""
     return next((rule for types, rule in LAYER_RULES if isinstance(module, types)), None)
 
 
 def without_rule(w: PlainWriter, path: str, module: nn.Module, tensor: PlainTensor) -> PlainTensor:
-    """Layers of torch that have no rule stay as they are on ordinary tensors."""
+    """Copy a torch layer that has no rule, if its input is a plain tensor; refuse it otherwise."""
     if tensor.group is None and is_torchs(module):
         return copied_layer(w, path, module, tensor)
-    raise Refusal("this layer is not known on pathways" if tensor.group else UNKNOWN_LAYER)
+    raise Refusal("this layer is not supported on pathways" if tensor.group else UNKNOWN_LAYER)
 
 
 def is_torchs(module: nn.Module) -> bool:
@@ -58,7 +58,7 @@ def is_torchs(module: nn.Module) -> bool:
 
 def _slice(w: PlainWriter, path: str, module: Slice, tensor: PlainTensor) -> PlainTensor:
     if tensor.group is not None or module.kind != "scalar":
-        raise Refusal("only ordinary tensors of scalars can be sliced here")
+        raise Refusal("only plain tensors of scalars can be sliced here")
     if module.rotate == "filters":
         return replace(apply_pending(w, replace(tensor, group=module.group, pending="slice")), group=None)
     return replace(tensor, group=module.group, pending="slice")
@@ -84,7 +84,7 @@ def _unstack(w: PlainWriter, path: str, module: Unstack, tensor: PlainTensor) ->
 
 def _pool(w: PlainWriter, path: str, module: Pool, tensor: PlainTensor) -> PlainTensor:
     if module.kind != "scalar" or not isinstance(module.fn, str):
-        raise Refusal("only the mean, max and rms of scalars are known")
+        raise Refusal("only the mean, max and rms of scalars are supported")
     tensor = apply_pending(w, apply_flatten(input_of(module, tensor)))
     orientations = tensor.proxy.unflatten(1, (-1, module.group.order))
     if module.fn == "mean":

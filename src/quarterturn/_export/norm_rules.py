@@ -1,4 +1,4 @@
-"""Norms in a plain network: parameters and statistics repeated for each orientation."""
+"""Rules for norms: parameters and statistics are repeated for each orientation."""
 
 from dataclasses import replace
 from typing import Any
@@ -19,14 +19,14 @@ def _set_parameters(norm: Any, weight: Tensor | None, bias: Tensor | None) -> No
 
 
 def _repeated(tensor: Tensor | None, order: int) -> Tensor | None:
-    """A number for each feature, for features whose orientations are the fast index."""
+    """Repeat the number of each feature for all its orientations, the fast index."""
     return None if tensor is None else tensor.repeat_interleave(order)
 
 
 @on_pathways
 def batch_norm(w: PlainWriter, path: str, module: Any, tensor: PlainTensor) -> PlainTensor:
     if module.running_mean is None:
-        raise Refusal("without running statistics it depends on the batch")
+        raise Refusal("it has no running statistics, so it depends on the batch")
     tensor = apply_flatten(apply_pending(w, tensor))
     assert tensor.group is not None
     order = tensor.group.order
@@ -47,7 +47,7 @@ def instance_norm(w: PlainWriter, path: str, module: Any, tensor: PlainTensor) -
     group = tensor.group
     assert group is not None
     if getattr(module, "running_mean", None) is not None:
-        raise Refusal("instance norm with running statistics is not known")
+        raise Refusal("instance norm with running statistics is not supported")
     norm = INSTANCE_NORMS[group.dim](_features(module) * group.order, module.eps, affine=module.weight is not None)
     _set_parameters(norm, _repeated(module.weight, group.order), _repeated(module.bias, group.order))
     return replace(tensor, proxy=w.layer(path, norm, tensor.proxy))
@@ -55,7 +55,7 @@ def instance_norm(w: PlainWriter, path: str, module: Any, tensor: PlainTensor) -
 
 @on_pathways
 def group_norm(w: PlainWriter, path: str, module: Any, tensor: PlainTensor) -> PlainTensor:
-    """Orientations become the slow feature index, so that groups do not mix them."""
+    """Make orientation the slow feature index, so that groups do not mix orientations."""
     tensor = apply_pending(w, tensor)
     assert tensor.group is not None
     features, order = _features(module), tensor.group.order
@@ -76,6 +76,6 @@ def layer_norm(w: PlainWriter, path: str, module: Any, tensor: PlainTensor) -> P
 
 
 def _features(module: Any) -> int:
-    """How many features a norm has in each orientation, whatever it calls them."""
+    """The number of features of a norm in each orientation; the attribute's name depends on the type of norm."""
     names = ("features", "num_features", "num_channels")
     return next(getattr(module, name) for name in names if hasattr(module, name))

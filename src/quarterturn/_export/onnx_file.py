@@ -1,4 +1,4 @@
-"""The whole chain to a file: plain network, torch.export, ONNX, and a comparison with the network that it came from."""
+"""From a network to a file: `to_plain`, torch.export, ONNX, and a comparison of the file with the network."""
 
 import io
 import logging
@@ -23,12 +23,12 @@ Free = Literal["nothing", "batch", "sizes"]
 def export(
     model: nn.Module, example: Tensor, file: str | Path, free: Free = "batch", fold: bool = True
 ) -> fx.GraphModule:
-    """Write an equivariant network as an ONNX file that needs no quarterturn, and return the plain network in it.
+    """Write an equivariant network to an ONNX file, and return the plain network that the file holds.
 
-    `free` says what may differ from the example: "nothing", the "batch", or batch and "sizes", each by itself, for
-    fully convolutional networks. The file is run by onnxruntime and compared with the network, on the example, on
-    every turned copy of it and, if sizes are free, on maps of another shape. If they disagree an error is raised, and
-    the file is deleted.
+    `free` says what may differ from the example: "nothing", the "batch" size, or the batch size and all map "sizes"
+    (for fully convolutional networks). With `fold`, batch norms are folded into convolutions. onnxruntime then runs the
+    file on the example, on its turned copies and, if sizes are free, on maps of another shape. If an output differs
+    from the network's, the file is deleted and an error is raised.
 
     >>> from quarterturn import C4, SliceConv, Pool
     >>> net = nn.Sequential(SliceConv(C4, 1, 2, 3, rotate="filters"), nn.ReLU(), Pool(C4, rotate="filters"))
@@ -53,7 +53,7 @@ def export(
 
 
 def group_of(model: nn.Module) -> Group | None:
-    """The largest group of the network's layers."""
+    """The largest group among the network's layers, or None."""
     attributes = [getattr(module, "group", None) for module in model.modules()]
     return max((a for a in attributes if isinstance(a, Group)), key=lambda group: group.order, default=None)
 
@@ -69,7 +69,7 @@ def _onnxruntime() -> Any:
 
 def _exported(plain: nn.Module, example: Tensor, free: Free) -> torch.export.ExportedProgram:
     axes = {"nothing": [], "batch": [0], "sizes": [0, *range(2, example.dim())]}[free]
-    if 0 in axes and example.shape[0] == 1:  # torch takes a size of 1 for a fixed one
+    if 0 in axes and example.shape[0] == 1:  # torch treats a size of 1 as fixed
         example = torch.cat([example, example])
     shapes = dict.fromkeys(axes, torch.export.Dim.DYNAMIC)
     try:
@@ -82,7 +82,7 @@ def _exported(plain: nn.Module, example: Tensor, free: Free) -> torch.export.Exp
 
 
 def _compare(model: nn.Module, plain: nn.Module, session: Any, example: Tensor, free: Free) -> None:
-    """Raise unless the file does what the network does."""
+    """Raise unless the file gives the same outputs as the network."""
     name = session.get_inputs()[0].name
     group = group_of(model)
     square = group is None or len(set(example.shape[2:])) == 1
@@ -100,27 +100,27 @@ def _compare(model: nn.Module, plain: nn.Module, session: Any, example: Tensor, 
         if not gap <= TOLERANCES.get(example.dtype, 1e-4) * size:
             raise ConversionError(
                 f"the file differs from the network by {gap:.3g} on outputs of size {size:.3g}, for an input of shape "
-                f"{tuple(x.shape)}; it was not copied_layer"
+                f"{tuple(x.shape)}; the file was deleted"
             )
 
 
 def _of_another_shape(plain: nn.Module, example: Tensor) -> Tensor:
-    """Maps of another shape that the network takes: not every one does, where skip connections meet."""
+    """Maps of another shape that the network accepts: with skip connections, some shapes fail."""
     for factor, step in ((1, 1), (1, 3), (2, 0)):
         sizes = [factor * example.shape[2] + step, *example.shape[3:]]
         x = torch.randn(2, example.shape[1], *sizes, dtype=example.dtype)
         try:
-            with torch.no_grad(), redirect_stderr(io.StringIO()):  # a traced module prints what fails
+            with torch.no_grad(), redirect_stderr(io.StringIO()):  # a traced module prints its errors
                 plain(x)
         except RuntimeError:
             continue
         return x
-    raise ConversionError(f'the network takes maps of {tuple(example.shape[2:])} only: use free="batch"')
+    raise ConversionError(f'the network accepts only maps of size {tuple(example.shape[2:])}: use free="batch"')
 
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """torch's exporter talks of packages that it does not need."""
+    """Silence torch's exporter, which warns about packages that it does not need."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,10 +1,10 @@
-"""An equivariant network as an ordinary torch module, with the filters of all orientations stacked once (section 4.5).
+"""Turn an equivariant network into an ordinary torch module with stacked filters of all orientations (section 4.5).
 
-`capture` reads the graph of the network, and `rewrite` goes over it with a `PlainRewriter`, which has a rule for each
-layer (`layer_rules`). Every tensor that held pathways in the batch is carried as a stacked one instead, so that both
-modes, and mixtures of them, end in the same network: slicing repeats features, rolling rearranges them, and both
-disappear into the filters of the convolution that follows. What comes out consists of torch's own layers and functions
-and needs nothing of quarterturn to run or to be unpickled.
+`capture` reads the graph of the network. `rewrite` visits its nodes with a `PlainRewriter`, which applies the rule of
+each layer (`layer_rules`). Tensors with pathways in the batch become stacked tensors, so both layouts, and mixtures of
+them, give the same network. Slices (which repeat features) and rolls (which rearrange them) disappear into the filters
+of the next convolution. The result consists of torch's own layers and functions. It does not need quarterturn to run or
+to be unpickled.
 """
 
 import copy
@@ -22,20 +22,20 @@ from quarterturn.graph.rewrite import rewrite
 from quarterturn.graph.verify import error_beyond_rounding
 
 HINT = (
-    "; write it without decisions on shapes or values, and with layers, such as quarterturn.Slice, instead of our "
-    "functions"
+    "; write it without branches on shapes or values, and with layers such as quarterturn.Slice instead of functions "
+    "such as quarterturn.slice"
 )
 
 
 def to_plain(
     model: nn.Module, example: Tensor | None = None, dynamic: bool = False, fold: bool = False
 ) -> fx.GraphModule:
-    """An ordinary torch module that does what the equivariant one does in eval mode, to rounding.
+    """Turn an equivariant network into an ordinary torch module with the same outputs in eval mode, to rounding.
 
-    With an `example` input and without `dynamic` the network is made for maps of that size: where a strided layer lies
-    on a symmetric grid, one convolution does for all orientations. Else every strided layer takes the form that is
-    right at any size. `fold=True` folds batch norms into the convolutions before them. What it does not know is
-    refused, all of it at once.
+    With an `example` input and without `dynamic`, the module is made for maps of that size: on a symmetric grid, one
+    convolution serves all orientations of a strided layer. Otherwise strided layers take a form that is right at any
+    size. `fold=True` folds batch norms into the convolutions before them. Anything that is not supported raises one
+    ConversionError that lists every such layer and the reason.
 
     >>> from quarterturn import C4, SliceConv, Pool
     >>> net = nn.Sequential(SliceConv(C4, 1, 2, 3, rotate="filters"), nn.ReLU(), Pool(C4, rotate="filters"))
@@ -59,7 +59,7 @@ def to_plain(
 
 
 def _turning_filters(model: nn.Module) -> nn.Module:
-    """A converted network consists of layers that have both executions: turned filters are nearer to plain ones."""
+    """A copy of a converted network with `rotate="filters"`, which is closer to plain layers; others unchanged."""
     if getattr(model, "meta", {}).get("rotate") != "maps":
         return model
     twin = copy.deepcopy(model)
@@ -70,13 +70,13 @@ def _turning_filters(model: nn.Module) -> nn.Module:
 
 
 def _is_whole(module: nn.Module) -> bool:
-    """Our layers are one node of the graph each, but for those of converted networks alone: they call torch's."""
+    """Whether a layer is one node of the graph: ours are, except the helper layers of `convert`, which are traced."""
     home = type(module).__module__
     return home.startswith("quarterturn.") and not home.startswith("quarterturn._convert.")
 
 
 def _fold_norms(plain: fx.GraphModule) -> None:
-    """Batch norms that follow a convolution and nothing else does go into its weights."""
+    """Fold batch norms into the convolution before them, if nothing else uses its output."""
     modules = dict(plain.named_modules())
     for node in list(plain.graph.nodes):
         norm = modules.get(node.target) if node.op == "call_module" else None
@@ -100,7 +100,7 @@ def _check_that_it_takes(model: nn.Module, example: Tensor) -> None:
 
 
 def _verify(model: nn.Module, plain: nn.Module, example: Tensor) -> None:
-    """The plain network gives what the other does: the proof, on the example."""
+    """Raise unless the plain network gives the original's output on the example."""
 
     def error_in(dtype: torch.dtype) -> float:
         own = dtype == example.dtype
@@ -111,6 +111,6 @@ def _verify(model: nn.Module, plain: nn.Module, example: Tensor) -> None:
     error = error_beyond_rounding(error_in, example.dtype)
     if error is not None:
         raise ConversionError(
-            f"the plain network differs from the original by {error:.3g} of its largest output; this is a fault of "
+            f"the plain network differs from the original by {error:.3g} of its largest output; this is a bug in "
             "quarterturn, please report it"
         )

@@ -1,4 +1,4 @@
-"""The plain network, while it is written."""
+"""Writes the plain network."""
 
 from typing import Any
 
@@ -8,31 +8,31 @@ from quarterturn.graph.writing import copied, free_name, put_tensor
 
 
 class PlainWriter:
-    """What the rules of `to_plain` write into: torch's layers, and functions of proxies."""
+    """Collects the layers and function calls that the rules of `to_plain` write."""
 
     def __init__(self, dynamic: bool) -> None:
-        self.dynamic = dynamic  # maps of any size are to go through
+        self.dynamic = dynamic  # the network must take maps of any size
         self.root, self.graph = nn.Module(), fx.Graph()
         self.tracer = fx.proxy.GraphAppendingTracer(self.graph)
 
     def proxy(self, node: fx.Node) -> Any:
-        """A stand-in for a tensor: what is done with it is written down."""
+        """A proxy of a tensor: operations on it are added to the graph."""
         return fx.Proxy(node, self.tracer)
 
     def layer(self, path: str, module: nn.Module, proxy: Any) -> Any:
-        """Write down a layer."""
+        """Add a layer, and return its output."""
         name = self._free_name(path.replace(".", "_") or "layer")
         self.root.add_module(name, module)
         return self.proxy(self.graph.call_module(name, (proxy.node,)))
 
     def constant(self, path: str, tensor: Tensor) -> Any:
-        """Write down a tensor of the network itself."""
+        """Add a tensor that belongs to the network."""
         name = self._free_name(path.replace(".", "_"))
         put_tensor(self.root, name, copied(tensor))
         return self.proxy(self.graph.get_attr(name))
 
     def finish(self) -> fx.GraphModule:
-        """The network that was written."""
+        """The finished network."""
         self.graph.lint()
         return fx.GraphModule(self.root, self.graph, "Plain").eval()
 

@@ -1,4 +1,4 @@
-"""How `to_plain` rewrites a network: what becomes of inputs, constants, layers, functions and outputs."""
+"""How `to_plain` rewrites the inputs, constants, layers, functions and outputs of a network."""
 
 from dataclasses import replace
 from typing import Any
@@ -43,7 +43,7 @@ class PlainRewriter:
         return self.with_sizes(node, out)
 
     def with_sizes(self, node: fx.Node, tensor: PlainTensor) -> PlainTensor:
-        """The sizes of the maps, where the network is made for those of the example."""
+        """The tensor with the sizes of the example's maps, unless the network must take any size."""
         example = self.captured.example(node)
         if self.writer.dynamic or not isinstance(example, Tensor) or example.dim() <= 2:
             return tensor
@@ -59,7 +59,7 @@ class PlainRewriter:
         self.writer.graph.output(trees.mapped(result, PlainTensor, finished))
 
     def stand_in(self, node: fx.Node, args: Any) -> Any:
-        """Behind a layer that is not known, its input, so that others are looked at."""
+        """After an unsupported layer, go on with its input, so that later layers are checked too."""
         unknown = node.op == "call_module" and rule_for(self.captured.modules[str(node.target)]) is None
         return args[0] if unknown and args else Failed()
 
@@ -73,7 +73,7 @@ class PlainRewriter:
 
     def layer(self, path: str, module: nn.Module, args: Any, kwargs: Any) -> PlainTensor:
         if len(args) != 1 or kwargs or not isinstance(args[0], PlainTensor):
-            raise Refusal("layers with several inputs are not known")
+            raise Refusal("layers with several inputs are not supported")
         rule = rule_for(module) or without_rule
         return rule(self.writer, path, module, args[0])
 
@@ -91,12 +91,12 @@ class PlainRewriter:
             return self.pointwise(node, args, kwargs, tensors)
         if name == "mean" and _over_all_positions(args, kwargs, tensors[0]):
             return self.same_call(node, args, kwargs, replace(tensors[0], sizes=None))
-        raise Refusal("this function is not known on pathways")
+        raise Refusal("this function is not supported on pathways")
 
     def pointwise(self, node: fx.Node, args: Any, kwargs: Any, tensors: list[PlainTensor]) -> PlainTensor:
-        """Functions that treat features alike work on stacked tensors as they are, and before a roll as after it."""
+        """Pointwise functions stay the same on stacked tensors, and may be applied before a pending roll."""
         if any(tensor.group is None for tensor in tensors):
-            raise Refusal("it mixes pathways with an ordinary tensor")
+            raise Refusal("it mixes pathways with a plain tensor")
         if len({(tensor.pending, tensor.flat) for tensor in tensors}) > 1:
             tensors = [apply_pending(self.writer, apply_flatten(tensor)) for tensor in tensors]
             known = iter(tensors)
@@ -108,7 +108,7 @@ class PlainRewriter:
         return self.same_call(node, args, kwargs, like)
 
     def same_call(self, node: fx.Node, args: Any, kwargs: Any, like: PlainTensor) -> PlainTensor:
-        """The same call on the plain network's tensors, which makes a tensor like this one."""
+        """Repeat the call on the plain network's tensors; the result has the properties of `like`."""
 
         def found(_: str, tensor: PlainTensor) -> fx.Node:
             ready: fx.Node = (apply_flatten(tensor) if tensor.group is None else tensor).proxy.node

@@ -1,4 +1,4 @@
-"""Spatial pooling and up-sampling in a plain network."""
+"""Rules for spatial pooling and up-sampling."""
 
 import copy
 from dataclasses import replace
@@ -35,7 +35,7 @@ def spatial_pool(w: PlainWriter, path: str, module: Any, tensor: PlainTensor) ->
         windows = module.windows
     else:
         if getattr(module, "return_indices", False) or getattr(module, "divisor_override", None):
-            raise Refusal("return_indices and divisor_override are not known")
+            raise Refusal("return_indices and divisor_override are not supported")
         dilation = module.dilation if is_max else 1
         windows = windows_for(group, module.kernel_size, module.stride, module.padding, dilation, module.ceil_mode)
     pool = max_pool if is_max else avg_pool
@@ -49,7 +49,7 @@ def spatial_pool(w: PlainWriter, path: str, module: Any, tensor: PlainTensor) ->
 
 
 def symmetric(w: PlainWriter, path: str, module: Any, tensor: PlainTensor) -> PlainTensor:
-    """Layers that lie symmetrically on every grid: as they are, also before a roll."""
+    """Copy a layer that is symmetric on every grid; this is also right before a pending roll."""
     out = replace(tensor, proxy=w.layer(path, copy.deepcopy(module), tensor.proxy), sizes=None)
     size = getattr(module, "output_size", None)
     sizes = size if isinstance(size, tuple) else (size,)
@@ -77,7 +77,7 @@ def upsample(w: PlainWriter, path: str, module: Any, tensor: PlainTensor) -> Pla
 
 
 def in_own_frames(w: PlainWriter, path: str, layer: nn.Module, tensor: PlainTensor) -> PlainTensor:
-    """Any layer, on each orientation in its own frame. Ours consist of torch's functions here, and vanish."""
+    """Apply any layer to each orientation in its own frame. Ours are traced into torch's functions."""
     tensor = apply_pending(w, tensor)
     group = tensor.group
     assert group is not None

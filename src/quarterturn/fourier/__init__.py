@@ -1,4 +1,4 @@
-"""The group-Fourier basis: irreps from a Cayley table, and dense layers, which are block diagonal there."""
+"""The group-Fourier basis: irreps computed from the Cayley table, and dense layers, which become block diagonal."""
 
 from quarterturn.fourier.irreps import products as products
 from quarterturn.fourier.linear import group_linear as group_linear

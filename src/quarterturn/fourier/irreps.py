@@ -1,4 +1,4 @@
-"""The real irreducible representations of a group from its Cayley table, and the Fourier transform they make."""
+"""The real irreducible representations (irreps) of a group, from its Cayley table, and its Fourier transform."""
 
 import itertools
 from collections.abc import Iterator
@@ -15,9 +15,10 @@ Matrices = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Irrep:
-    """Orthogonal matrices `(G, d, d)`, and the dimension m of what commutes with them: 1 real, 2 complex, 4 quaternion.
+    """A real irrep: orthogonal matrices `(G, d, d)`, one for each element.
 
-    `columns` are d/m columns of the matrices whose entries, as functions on the group, are independent.
+    `commutant` is the dimension m of the matrices that commute with all of them: 1 real, 2 complex, 4 quaternionic.
+    `columns` are d/m columns whose entries, as functions on the group, are linearly independent.
     """
 
     matrices: Matrices
@@ -26,16 +27,16 @@ class Irrep:
 
     @property
     def dimension(self) -> int:
-        """The size of the matrices."""
+        """The number d of rows and columns of the matrices."""
         return self.matrices.shape[1]
 
 
 @lru_cache(maxsize=64)
 def irreps(group: Group) -> tuple[Irrep, ...]:
-    """The real irreps of a group, the trivial one first; of entries 0 and +-1 wherever that is possible.
+    """The real irreps of a group, the trivial one first, with entries 0, 1 and -1 where possible.
 
-    A generic symmetric matrix that commutes with the regular representation has irreducible eigenspaces. A basis in
-    which the matrices are signed permutations is then looked for among the vectors that a subgroup keeps up to sign.
+    The eigenspaces of a random symmetric matrix that commutes with the regular representation are irreducible. Then
+    `_signed_permutations` looks for a basis in which the matrices of an irrep are signed permutations.
 
     >>> from quarterturn import C4, D4
     >>> [irrep.dimension for irrep in irreps(C4)], [irrep.dimension for irrep in irreps(D4)]
@@ -64,16 +65,16 @@ def irreps(group: Group) -> tuple[Irrep, ...]:
 
 
 def transform(group: Group) -> Matrices:
-    """The Fourier transform `(G, G)`: rows rho[a, b] over the group, for each irrep, for its columns b, for each a.
+    """The Fourier transform `(G, G)`: a row rho(g)[a, b] over g, for each irrep rho, each of its columns b, each a.
 
-    The rows are orthogonal and the square of each is |G|/d. With it the layer y[h] = sum W[s] x[sh] is block diagonal.
+    The rows are orthogonal, with squared norm |G|/d. In this basis the layer y[h] = sum W[s] x[sh] is block diagonal.
     """
     rows = [irrep.matrices[:, a, b] for irrep in irreps(group) for b in irrep.columns for a in range(irrep.dimension)]
     return np.stack(rows)
 
 
 def products(group: Group) -> int:
-    """How many products stand in for |G|^2: the sum of d^3/m.
+    """How many products the Fourier basis needs instead of |G|^2: the sum of d^3/m over the irreps.
 
     >>> from quarterturn import C4, D4, OCTA
     >>> products(C4), products(D4), products(OCTA)
@@ -94,7 +95,7 @@ def _independent_columns(matrices: Matrices, commutant: int) -> tuple[int, ...]:
 
 
 def _signed_permutations(matrices: Matrices, group: Group) -> Matrices:
-    """The same representation in a basis in which it is exact, or as it was where there is none."""
+    """The same representation in a basis where its matrices are signed permutations; unchanged if none is found."""
     for vector in _candidates(matrices, group):
         orbit = matrices @ vector
         basis: list[npt.NDArray[np.float64]] = []
@@ -113,7 +114,7 @@ def _signed_permutations(matrices: Matrices, group: Group) -> Matrices:
 
 
 def _candidates(matrices: Matrices, group: Group) -> Iterator[npt.NDArray[np.float64]]:
-    """A vector that is kept up to sign by the subgroup of up to two elements, for each such choice of signs."""
+    """Vectors that a subgroup fixes up to sign, for all subgroups with two generators and all signs of these."""
     everyone = range(group.order)
     for pair in itertools.combinations_with_replacement(everyone, 2):
         for signs in itertools.product((1, -1), repeat=2):

@@ -1,4 +1,4 @@
-"""Dense layers in the group-Fourier basis, in plain torch: the matrix is block-circulant, and block diagonal there."""
+"""Dense layers in the group-Fourier basis, in plain torch: their matrix becomes block diagonal."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from quarterturn.groups import Group
 def group_linear(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group) -> Tensor:
     """A dense layer on stacked features: stack(linear(roll(unstack(x)), weight)), with fewer products.
 
-    Stacked `(N, in*G)` and weight `(out, in*G)` -> stacked `(N, out*G)`; any group, device and precision.
+    Stacked `(N, in*G)` and weight `(out, in*G)` -> stacked `(N, out*G)`, for any group, device and precision.
 
     >>> from quarterturn import D4
     >>> group_linear(torch.randn(2, 3 * 8), torch.randn(5, 3 * 8), None, D4).shape
@@ -20,7 +20,7 @@ def group_linear(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group) -
     order = group.order
     if x.dim() != 2 or weight.dim() != 2 or x.shape[1] != weight.shape[1] or x.shape[1] % order:
         raise ShapeError(
-            f"stacked features (N, in*{order}) and weights (out, in*{order}) are needed, got {tuple(x.shape)} and "
+            f"expected stacked features (N, in*{order}) and weights (out, in*{order}), got {tuple(x.shape)} and "
             f"{tuple(weight.shape)}"
         )
     batch, features, out = len(x), x.shape[1] // order, len(weight)
@@ -43,7 +43,7 @@ def group_linear(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group) -
 
 
 def group_pointwise(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group) -> Tensor:
-    """A convolution of stacked maps with windows of one position: `group_linear` at every position.
+    """A 1x1 convolution of stacked maps: `group_linear` at every position.
 
     Stacked `(N, in*G, *S)` and weight `(out, in*G, 1, ...)` -> stacked `(N, out*G, *S)`, features last in memory.
 
@@ -57,16 +57,16 @@ def group_pointwise(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group
 
 
 def _blocks(rows: Tensor, irrep: irreps.Irrep) -> Tensor:
-    """W^[j, a] = sum of W[s] rho(s)[j, a] for all j and a, from the rows of the transform."""
+    """The block of an irrep, W^[j, a] = sum of W[s] rho(s)[j, a], from the rows of the transformed weight."""
     d = irrep.dimension
-    if len(irrep.columns) == d:  # all of them are there: row (b, a) holds rho[a, b]
+    if len(irrep.columns) == d:  # the rows hold every entry: row (b, a) holds rho[a, b]
         return rows.view(d, d, *rows.shape[1:]).transpose(0, 1)
     mixing = torch.as_tensor(_mixing(irrep), dtype=rows.dtype, device=rows.device)
     return torch.tensordot(mixing, rows, dims=1).view(d, d, *rows.shape[1:])
 
 
 def _mixing(irrep: irreps.Irrep):  # type: ignore[no-untyped-def]
-    """Every entry of the matrices from those of the independent columns: (d * d, rows)."""
+    """The matrix (d * d, rows) that gives every entry of the irrep from those of its independent columns."""
     d = irrep.dimension
     known = irrep.matrices[:, :, list(irrep.columns)].transpose(2, 1, 0).reshape(-1, len(irrep.matrices))
     every = irrep.matrices.reshape(len(irrep.matrices), d * d).T

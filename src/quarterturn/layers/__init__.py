@@ -1,1 +1,1 @@
-"""The layers: the four operations, convolutions, dense layers, pooling, up-sampling and norms, in two layouts."""
+"""The layers: the four operations, convolutions, dense layers, pooling, up-sampling and norms, for both layouts."""

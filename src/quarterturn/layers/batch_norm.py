@@ -1,4 +1,4 @@
-"""Batch norm of stacked maps, with statistics over orientations too; fast where features are last in memory."""
+"""Batch norm of stacked maps with statistics over orientations too; fast if features are last in memory."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def stacked_batch_norm(
     momentum: float,
     eps: float,
 ) -> Tensor:
-    """Stacked `(N, features*G, *S)`, normalised over examples, orientations and positions; running statistics follow.
+    """Normalise stacked `(N, features*G, *S)` over examples, orientations and positions; update running statistics.
 
     >>> x = torch.randn(8, 12, 5, 5)
     >>> y = stacked_batch_norm(x, 3, None, None, None, None, 0.1, 1e-5)
@@ -29,14 +29,14 @@ def stacked_batch_norm(
     if _features_are_last(x, weight, bias):
         mean, var = _statistics(x, features, running_mean, running_var, momentum)
         return _StackedBatchNorm.apply(x, weight, bias, mean, var, eps)
-    split = x.unflatten(1, (features, -1))  # orientations are one more axis to take the statistics over
+    split = x.unflatten(1, (features, -1))  # statistics are taken over orientations too, as one more axis
     return F.batch_norm(split, running_mean, running_var, weight, bias, True, momentum, eps).flatten(1, 2)
 
 
 def _features_are_last(x: Tensor, *parameters: Tensor | None) -> bool:
-    """Whether images have their features last in memory, as the Fourier kernel does, and need no more than autograd.
+    """Whether these are channels_last images, as the kernel returns them, outside of transforms such as vmap.
 
-    There torch's batch norm over one more axis copies them, and took five to six times as long as a plain one.
+    On them, torch's batch norm over one more axis makes copies and takes five to six times as long as a plain one.
     """
     if x.device.type != "cpu" or x.dim() != 4 or x.is_contiguous():
         return False
@@ -50,7 +50,7 @@ def _features_are_last(x: Tensor, *parameters: Tensor | None) -> bool:
 def _statistics(
     x: Tensor, features: int, running_mean: Tensor | None, running_var: Tensor | None, momentum: float
 ) -> tuple[Tensor, Tensor]:
-    """Mean and variance over examples, orientations and positions, from those of each orientation."""
+    """Mean and variance over examples, orientations and positions, from the mean and variance of each orientation."""
     with torch.no_grad():
         means, variances = (t.view(features, -1) for t in torch.batch_norm_update_stats(x, None, None, 0.0))
         mean, var = means.mean(1), variances.mean(1) + means.var(1, correction=0)
@@ -62,9 +62,9 @@ def _statistics(
 
 
 class _StackedBatchNorm(torch.autograd.Function):
-    """Batch norm of stacked images, features last in memory, with the statistics of all orientations together.
+    """Batch norm of stacked channels_last images with shared statistics of all orientations.
 
-    Sums over examples and positions are those of torch's plain batch norm, which is fast in this layout.
+    The sums over examples and positions come from torch's plain batch norm, which is fast in this layout.
     """
 
     @staticmethod
@@ -79,7 +79,7 @@ class _StackedBatchNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, mean, var = ctx.saved_tensors
-        if torch.is_grad_enabled():  # second derivatives are wanted: torch has them, slowly
+        if torch.is_grad_enabled():  # second derivatives are needed: torch's own code has them, but is slower
             split = x.unflatten(1, (len(mean), -1))
             y = F.batch_norm(split, None, None, weight, bias, True, 0.0, ctx.eps).flatten(1, 2)
             return *_gradients(y, (x, weight, bias), grad, ctx.needs_input_grad), None, None, None
@@ -102,14 +102,14 @@ class _StackedBatchNorm(torch.autograd.Function):
 
 
 def expanded(parameter: Tensor | None, order: int) -> Tensor | None:
-    """The same number for every orientation of a feature."""
+    """Repeat the number of each feature for all its orientations."""
     return None if parameter is None else parameter.repeat_interleave(order)
 
 
 def _gradients(
     y: Tensor, inputs: tuple[Tensor | None, ...], grad: Tensor, needed: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
-    """Those to the inputs that need one, which can be differentiated again."""
+    """The gradients of the inputs that need one; they can be differentiated again."""
     wanted = [t for t, need in zip(inputs, needed, strict=False) if need and t is not None]
     found = iter(torch.autograd.grad(y, wanted, grad, create_graph=True))
     return tuple(next(found) if need and t is not None else None for t, need in zip(inputs, needed, strict=False))

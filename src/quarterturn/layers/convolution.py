@@ -1,8 +1,8 @@
-"""Convolutions with shared filters, in two executions of one weight: turn the maps, or turn the filters.
+"""Convolutions that share their filters between orientations, and turn either the maps or the filters.
 
-`rotate="maps"` is the definition: slice or roll, then torch's convolution, between *sliced* tensors `(G*N, C, *S)`.
-`rotate="filters"` gives the same numbers, to rounding, between *stacked* tensors `(N, C*G, *S)`, without copies of the
-maps, and takes maps that are not square. Names and shapes of the parameters do not depend on it.
+`rotate="maps"` is the definition: slice or roll, then torch's convolution, on *sliced* tensors `(G*N, C, *S)`.
+`rotate="filters"` gives the same numbers, to rounding, on *stacked* tensors `(N, C*G, *S)`. It makes no copies of the
+maps, and they need not be square. Parameters have the same names and shapes in both modes.
 """
 
 import math
@@ -46,7 +46,7 @@ CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F
 
 
 class _Convolution(nn.Module):
-    """What the convolutions share; a subclass says what its filters see and how they turn."""
+    """Base class of the convolutions; a subclass defines what its filters see and how they turn."""
 
     def __init__(
         self,
@@ -82,43 +82,43 @@ class _Convolution(nn.Module):
             raise OptionError(f'the kernel cannot run this layer via="{via}": {obstacle}; use via="auto"')
 
     def obstacle(self) -> str | None:
-        """Why the kernel cannot run this layer on this machine, whatever the input; None where it can."""
-        return "it is for a RollConv alone"
+        """Why the kernel cannot run this layer on this machine for any input, or None if it can."""
+        return "it is for RollConv only"
 
     def execution(self, x: Tensor) -> Execution:
-        """What runs this layer for this input, and why."""
+        """Which code runs this layer on this input, and why."""
         if self.rotate == "maps":
             return Execution("torch's convolution", 'rotate="maps" turns the maps')
-        return self.through_torch(x, "without a roll there is nothing to gain in the group-Fourier basis")
+        return self.through_torch(x, "without a roll the group-Fourier basis saves nothing")
 
     def through_torch(self, x: Tensor, why: str) -> Execution:
-        """torch's convolution with turned filters, for that reason, and how often it runs."""
+        """torch's convolution with turned filters: the reason `why`, and how many times it runs."""
         times = len(placements(self.group, x.shape[2:], self.windows))
-        again = f"; it runs {times} times, because orientations put their windows elsewhere at this size"
+        again = f"; it runs {times} times, because at this size the orientations put their windows at different places"
         return Execution("torch's convolution", why + again * (times > 1))
 
     def filter_inputs(self) -> int:
-        """How many input maps each filter looks at."""
+        """How many input maps each filter sees."""
         raise NotImplementedError
 
     def maps_input(self, x: Tensor) -> Tensor:
-        """What the plain convolution sees when maps are turned."""
+        """The input of torch's convolution when maps are turned."""
         raise NotImplementedError
 
     def filters_input(self, x: Tensor, orientations: list[int]) -> Tensor:
-        """What the turned filters of these orientations see."""
+        """The input of the turned filters of these orientations."""
         raise NotImplementedError
 
     def turned_filters(self, orientations: list[int]) -> Tensor:
-        """The filters of these orientations."""
+        """The turned filters of these orientations."""
         raise NotImplementedError
 
     def turned_bias(self, bias: Tensor, orientations: int) -> Tensor:
-        """The bias of that many orientations."""
+        """The bias, repeated for this many orientations."""
         return bias.repeat_interleave(orientations)
 
     def filters_output(self, out: Tensor, orientations: int) -> Tensor:
-        """What comes out of that many orientations, with orientation as the fastest feature index."""
+        """The output of this many orientations, reordered so that orientation is the fastest feature index."""
         return out
 
     def forward(self, x: Tensor) -> Tensor:
@@ -175,12 +175,12 @@ class RollConv(_Convolution):
     Sliced `(G*N, in, *S)` -> sliced `(G*N, out, *S')` with `rotate="maps"`, stacked `(N, in*G, *S)` -> stacked
     `(N, out*G, *S')` with `rotate="filters"`. `weight` is `(out, in*G/groups, *k)`.
 
-    With turned filters, `via` says how: "conv" through torch's convolution, "fourier" through the Fourier kernel, which
-    is exactly equivariant in float32 and bf16, "fourier-rounded" through its form for C4 that is faster and exact to
-    rounding. "fourier-bf16" is for maps in bf16: it multiplies in bf16 too, which is as exactly equivariant and rounds
-    more, and is for processors that have instructions for it. "auto" takes the exact kernel where it is there, can and
-    is faster, and torch's convolution elsewhere; without the kernel, wide layers with 1x1 windows take the
-    block-diagonal form of RollLinear.
+    With `rotate="filters"`, `via` selects the code. "conv" is torch's convolution. "fourier" is the Fourier kernel,
+    exactly equivariant in float32 and bf16. "fourier-rounded" is a faster variant for C4, equivariant to rounding.
+    "fourier-bf16" takes maps in bf16 and also multiplies in bf16: exactly equivariant, with more rounding, for
+    processors with bf16 instructions. "auto" uses "fourier" if it is available, supports the layer and is faster, and
+    else torch's convolution; wide layers with 1x1 windows that the kernel does not run use the block-diagonal product
+    of `RollLinear`.
 
     >>> from quarterturn import C4
     >>> RollConv(C4, 8, 16, 3, padding=1, stride=2, rotate="filters")(torch.zeros(2, 32, 20, 30)).shape
@@ -214,7 +214,7 @@ class RollConv(_Convolution):
         if self.via == "conv":
             return self.through_torch(x, 'via="conv" asks for it')
         if torch.jit.is_tracing():
-            return self.through_torch(x, "a trace holds torch's own operators alone")
+            return self.through_torch(x, "a trace holds torch's own operators only")
         if self.via != "auto":
             return Execution("kernel", f'via="{self.via}" asks for it', self.group)
         sizes = [window.size for window in self.windows]
@@ -225,13 +225,13 @@ class RollConv(_Convolution):
                 return Execution("block-diagonal product", why_not, self.group)
         why_not = why_not or kernel.cannot_take(x, self.weight)
         if why_not is None and corners_of(self.group, self.windows, x).misplaced is not None:
-            why_not = "at this size the windows of the orientations have no common middle"
+            why_not = "at this size the windows of the orientations have no common centre"
         if why_not is not None:
             return self.through_torch(x, why_not)
         return Execution("kernel", "wide enough to gain", self.group)
 
     def is_pointwise(self) -> bool:
-        """Whether this is a dense layer at every position, with turned filters."""
+        """Whether this is a dense layer at every position (1x1, stride 1, no padding) with turned filters."""
         plain = self.rotate == "filters" and self.groups == 1
         return plain and all((w.size, w.stride, w.before, w.after) == (1, 1, 0, 0) for w in self.windows)
 
@@ -266,7 +266,7 @@ class Corners(NamedTuple):
 
 
 def corners_of(group: Group, windows: tuple[Window, ...], x: Tensor) -> Corners:
-    """The corners of windows on these maps; sizes that are no numbers yet, as a compiler has them, are not kept."""
+    """The corners of the windows on these maps, cached unless a compiler's symbolic sizes prevent it."""
     numbers = not torch.compiler.is_compiling() and all(type(n) is int for n in x.shape[2:])
     find = _corners if numbers else _corners.__wrapped__
     return find(group, windows, tuple(x.shape[2:]))
@@ -283,9 +283,9 @@ def _corners(group: Group, windows: tuple[Window, ...], sizes: tuple[int, ...]) 
 
 
 class PathConv(_Convolution):
-    """A convolution that each pathway applies to itself alone, without a roll (section 4.2).
+    """A convolution of each pathway by itself, without a roll (section 4.2).
 
-    Sliced `(G*N, in, *S)` -> sliced `(G*N, out, *S')` with `rotate="maps"`, where it is torch's own; stacked
+    Sliced `(G*N, in, *S)` -> sliced `(G*N, out, *S')` with `rotate="maps"`, which is torch's convolution; stacked
     `(N, in*G, *S)` -> stacked `(N, out*G, *S')` with `rotate="filters"`. `weight` is `(out, in/groups, *k)`.
 
     >>> from quarterturn import C4
@@ -301,7 +301,7 @@ class PathConv(_Convolution):
         return x
 
     def filters_input(self, x: Tensor, orientations: list[int]) -> Tensor:
-        """Orientation becomes the slow feature index, so that orientations are groups of a grouped convolution."""
+        """Make orientation the slow feature index: orientations are the groups of a grouped convolution."""
         check_features(x, self.group, self.in_features, "stacked")
         some = select_orientations(x, self.group, orientations)
         return some.unflatten(1, (self.in_features, len(orientations))).transpose(1, 2).flatten(1, 2)
@@ -317,7 +317,7 @@ class PathConv(_Convolution):
 
 
 class DepthwiseConv(_Convolution):
-    """A filter for each feature, which looks at that feature alone and turns with the orientation; no roll.
+    """A depthwise convolution: one filter for each feature, shared by the orientations, without a roll.
 
     Sliced `(G*N, C, *S)` -> sliced with `rotate="maps"`, stacked `(N, C*G, *S)` -> stacked with `rotate="filters"`.
     `weight` is `(C, 1, *k)`.
@@ -362,7 +362,7 @@ class DepthwiseConv(_Convolution):
 def convolve(
     x: Tensor, weight: Tensor, bias: Tensor | None, where: Placement, groups: int, mode: PaddingMode = "zeros"
 ) -> Tensor:
-    """torch's convolution with its windows where they are asked for; without a copy where torch's own padding does."""
+    """torch's convolution with its windows at this placement; pads a copy only if torch's own padding cannot do it."""
     padding = [placed.padding for placed in where]
     if mode != "zeros" or None in padding:
         x = pad_for(x, where, x.shape[2:], mode)
@@ -374,7 +374,7 @@ def convolve(
 def new_parameters(
     shape: Sequence[int], biases: int, device: torch.device | str | None, dtype: torch.dtype | None
 ) -> tuple[nn.Parameter, nn.Parameter | None]:
-    """A weight, and a bias unless there are to be none: torch's own initialisation, rolled inputs included."""
+    """A weight and, if `biases` is not 0, a bias, in torch's own initialisation; the fan-in counts rolled inputs."""
     weight = nn.Parameter(torch.empty(*shape, device=device, dtype=dtype))
     nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
     if not biases:
@@ -388,4 +388,4 @@ def new_parameters(
 def check_groups(in_features: int, out_features: int, groups: int) -> None:
     for name, features in (("in_features", in_features), ("out_features", out_features)):
         if features % groups:
-            raise OptionError(f"{name} must be a positive multiple of groups, got {features} with groups={groups}")
+            raise OptionError(f"{name} must be a multiple of groups, got {features} with groups={groups}")

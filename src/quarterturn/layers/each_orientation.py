@@ -1,4 +1,4 @@
-"""Any layer, applied to each orientation in its own frame."""
+"""Apply any layer to each orientation in its own frame."""
 
 from collections.abc import Callable
 
@@ -12,10 +12,10 @@ from quarterturn.groups import Group
 
 
 def in_own_frames(x: Tensor, group: Group, layer: Callable[[Tensor], Tensor]) -> Tensor:
-    """Turn each orientation of a stacked tensor into its own frame, apply the layer, turn back: exact for any layer.
+    """Turn each orientation of a stacked tensor into its own frame, apply the layer, and turn back.
 
-    This is rotating maps for one layer, at the price of copies. Orientations whose turned maps have one shape run as
-    one batch, so on square maps the layer is called once, as it would be between `unstack` and `stack`.
+    This is exact for any layer, but copies the maps. Orientations whose turned maps have the same shape run as one
+    batch: on square maps the layer is called once, as between `unstack` and `stack`.
     """
     turned = [ops.act(part, group, h) for h, part in enumerate(split_orientations(x, group).unbind(2))]
     sizes = [as_numbers(part.shape[2:]) for part in turned]
@@ -28,17 +28,17 @@ def in_own_frames(x: Tensor, group: Group, layer: Callable[[Tensor], Tensor]) ->
     if len(shapes) > 1:
         raise ShapeError(
             f"the orientations of {group.name} come out in different shapes, {' and '.join(map(str, sorted(shapes)))}, "
-            "and cannot be stacked: use options that treat the axes that the group exchanges alike"
+            "and cannot be stacked: use the same options for all axes that the group exchanges"
         )
     return join_orientations(parts)
 
 
 class EachOrientation(nn.Module):
-    """Any torch layer that treats all examples alike and keeps their number, on each orientation in its own frame.
+    """Apply any torch layer to each orientation in its own frame; for layers that quarterturn does not have.
 
-    The way out where no layer of ours does: sliced tensors go through it as they are, stacked ones are turned into
-    their own frames and back, at the price of copies. For batch statistics take `BatchNorm`: maps that are not square
-    go through in two batches here.
+    Sliced tensors go through the layer unchanged; stacked ones are turned into their own frames and back, which copies
+    them. The layer must treat examples independently and keep their number. Use `BatchNorm` for batch statistics:
+    here, maps that are not square run in two batches.
 
     >>> from quarterturn import C4
     >>> EachOrientation(C4, nn.LPPool2d(2, 3, 2), rotate="filters")(torch.zeros(1, 8, 9, 6)).shape

@@ -1,4 +1,4 @@
-"""The dense counterpart of `RollConv`, in both executions."""
+"""The dense counterpart of `RollConv`, for both layouts."""
 
 from typing import Literal
 
@@ -18,11 +18,11 @@ VIA = ("auto", "linear", "fourier")
 
 
 class RollLinear(nn.Module):
-    """Roll, then a linear layer, on dense features: orientations of the input are mixed alike for each output one.
+    """Roll, then a linear layer: a dense layer that mixes the orientations equivariantly.
 
     Sliced `(G*N, in)` -> sliced `(G*N, out)` with `rotate="maps"`, stacked `(N, in*G)` -> stacked `(N, out*G)` with
-    `rotate="filters"`. `weight` is `(out, in*G)`. With turned filters, `via` says how: "linear" through the whole
-    matrix, "fourier" through its blocks in the group-Fourier basis, "auto" through what is faster on the CPU.
+    `rotate="filters"`. `weight` is `(out, in*G)`. With `rotate="filters"`, `via` selects the code: "linear" multiplies
+    by the whole matrix, "fourier" by its blocks in the group-Fourier basis, "auto" uses the faster one on the CPU.
 
     >>> from quarterturn import C4
     >>> RollLinear(C4, 8, 16, rotate="filters")(torch.zeros(2, 32)).shape
@@ -50,7 +50,7 @@ class RollLinear(nn.Module):
         self.weight, self.bias = new_parameters(shape, out_features if bias else 0, device, dtype)
 
     def execution(self, x: Tensor) -> Execution:
-        """What runs this layer for this input, and why."""
+        """Which code runs this layer on this input, and why."""
         if self.rotate == "maps":
             return Execution("torch's matrix product", 'rotate="maps" turns the maps')
         if self.via != "auto":

@@ -1,7 +1,7 @@
-"""Norms whose parameters are shared over orientations, in both layouts, with the statistics of the sliced one.
+"""Norms that share their parameters between orientations. Both layouts give the same numbers.
 
-Batch norm takes its statistics over examples and orientations together; instance, group and layer norm take them for
-each orientation alone. Features and groups are counted in one pathway.
+Batch norm takes its statistics over examples and orientations together. Instance, group and layer norm take them for
+each orientation separately. `features` and `num_groups` count those of one pathway.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ def _check(x: Tensor, group: Group, features: int, rotate: Rotate) -> None:
 
 
 class _Norm(nn.Module):
-    """What the norms without running statistics share: the affine parameters, named as in torch."""
+    """Base class of the norms without running statistics: their affine parameters, named as in torch."""
 
     def __init__(
         self,
@@ -44,13 +44,13 @@ class _Norm(nn.Module):
 
 
 class _NotForTorch(OptionError, AttributeError):
-    """Something that torch's norms have and ours does not; `hasattr` is False."""
+    """The error for an attribute of torch's norms that ours lacks; `hasattr` gives False."""
 
 
 class BatchNorm(nn.modules.batchnorm._BatchNorm):
-    """Batch norm over examples, orientations and positions together; parameters and buffers named as in torch.
+    """Batch norm over examples, orientations and positions together; parameters and buffers are named as in torch.
 
-    torch's tools find it by its type, as they find their own: `update_bn`, freezing, and so on.
+    It is a subclass of torch's batch norms, so that tools such as `update_bn` find it by its type.
 
     >>> from quarterturn import C4
     >>> BatchNorm(C4, 8, rotate="filters")(torch.randn(2, 32, 5, 7)).shape
@@ -77,16 +77,16 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self.__dict__.setdefault("affine", self.weight is not None)  # what older files do not have
+        self.__dict__.setdefault("affine", self.weight is not None)  # missing in older files
         if self.rotate == "maps":
             self.__dict__.setdefault("num_features", self.features)
 
     def __getattr__(self, name: str) -> Any:
         if name == "num_features":
             raise _NotForTorch(
-                "a BatchNorm for stacked maps has .features and no .num_features, so that no tool of torch replaces it "
-                "(SyncBatchNorm.convert_sync_batchnorm would): torch's take orientations for features and would "
-                'not share statistics over them. Leave it as it is, or use rotate="maps"'
+                "a BatchNorm for stacked maps has .features but no .num_features, so that torch's tools, such as "
+                "SyncBatchNorm.convert_sync_batchnorm, do not replace it by a norm that takes orientations for "
+                'features and shares no statistics between them. Keep it as it is, or use rotate="maps"'
             )
         return super().__getattr__(name)
 
@@ -112,7 +112,7 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
 
 
 class InstanceNorm(_Norm):
-    """Instance norm: each feature of each example and orientation over its positions.
+    """Instance norm: normalises each feature of each example and orientation over its positions.
 
     >>> from quarterturn import C4
     >>> InstanceNorm(C4, 8, rotate="filters")(torch.randn(2, 32, 5, 7)).shape
@@ -128,7 +128,7 @@ class InstanceNorm(_Norm):
 
 
 class GroupNorm(_Norm):
-    """Group norm: groups of features of each example and orientation, over features and positions.
+    """Group norm: normalises each group of features, for each example and orientation, over positions.
 
     >>> from quarterturn import C4
     >>> GroupNorm(C4, 2, 8, rotate="filters")(torch.randn(2, 32, 5, 7)).shape
@@ -156,7 +156,7 @@ class GroupNorm(_Norm):
         _check(x, self.group, self.features, self.rotate)
         if self.rotate == "maps":
             return F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
-        # orientations beside the examples: (N, C*G, *S) -> (N, G, C, *S) -> (N*G, C, *S)
+        # move orientations into the batch: (N, C*G, *S) -> (N, G, C, *S) -> (N*G, C, *S)
         beside = split_orientations(x, self.group).transpose(1, 2)
         out = F.group_norm(beside.flatten(0, 1), self.num_groups, self.weight, self.bias, self.eps)
         return out.unflatten(0, (x.shape[0], self.group.order)).transpose(1, 2).flatten(1, 2)
@@ -166,7 +166,7 @@ class GroupNorm(_Norm):
 
 
 class LayerNorm(_Norm):
-    """Layer norm over the features of each position, for each example and orientation alone.
+    """Layer norm: normalises the features at each position, for each example and orientation.
 
     >>> from quarterturn import C4
     >>> LayerNorm(C4, 8, rotate="filters")(torch.randn(2, 32, 5, 7)).shape

@@ -1,4 +1,4 @@
-"""The operations as layers: thin shells, no logic."""
+"""The operations of `quarterturn.ops` as layers."""
 
 from torch import Tensor, nn
 
@@ -10,13 +10,21 @@ from quarterturn.ops import Kind, PoolFunction
 
 
 class Slice(nn.Module):
-    """All orientations of the input into the batch; see `ops.slice`, and `ops.slice_stacked` for `rotate="filters"`."""
+    """Put all orientations of the input into the batch; see `ops.slice`. The first layer of a network.
+
+    `(N, C, *S)` -> sliced `(G*N, C, *S)`, or with `rotate="filters"` -> stacked `(N, C*G, *S)`.
+
+    >>> import torch
+    >>> from quarterturn import C4
+    >>> Slice(C4)(torch.zeros(2, 3, 5, 5)).shape
+    torch.Size([8, 3, 5, 5])
+    """
 
     def __init__(self, group: Group, kind: Kind = "scalar", rotate: Rotate = "maps") -> None:
         super().__init__()
         check_options(group, rotate)
         if rotate == "filters" and kind != "scalar":
-            raise OptionError(f'rotate="filters" slices scalars only, got kind={kind!r}')
+            raise OptionError(f'rotate="filters" slices scalars only, got kind={kind!r}: use rotate="maps"')
         self.group, self.kind, self.rotate = group, kind, rotate
 
     def forward(self, x: Tensor) -> Tensor:
@@ -27,7 +35,15 @@ class Slice(nn.Module):
 
 
 class Pool(nn.Module):
-    """All pathways, realigned, to one; see `ops.pool`, and `ops.pool_stacked` for `rotate="filters"`."""
+    """Realign the pathways and reduce them to one; see `ops.pool`.
+
+    Sliced `(G*N, C, *S)`, or with `rotate="filters"` stacked `(N, C*G, *S)` -> `(N, C, *S)`.
+
+    >>> import torch
+    >>> from quarterturn import C4
+    >>> Pool(C4, "max")(torch.zeros(8, 3, 5, 5)).shape
+    torch.Size([2, 3, 5, 5])
+    """
 
     def __init__(self, group: Group, fn: PoolFunction = "mean", kind: Kind = "scalar", rotate: Rotate = "maps") -> None:
         super().__init__()
@@ -45,7 +61,7 @@ class Pool(nn.Module):
 
 
 class _Operation(nn.Module):
-    """An operation that needs the group alone."""
+    """An operation whose only option is the group."""
 
     def __init__(self, group: Group) -> None:
         super().__init__()
@@ -57,21 +73,21 @@ class _Operation(nn.Module):
 
 
 class Stack(_Operation):
-    """Pathways, realigned, into the features; see `ops.stack`."""
+    """Realign the pathways and put them into the features; see `ops.stack`."""
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.stack(x, self.group)
 
 
 class Unstack(_Operation):
-    """Orientations out of the features into the batch; see `ops.unstack`."""
+    """Move the orientations from the features into the batch; see `ops.unstack`."""
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.unstack(x, self.group)
 
 
 class Roll(_Operation):
-    """Each pathway sees all others, realigned to it; see `ops.roll`."""
+    """Let each pathway see all others, realigned to it; see `ops.roll`."""
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.roll(x, self.group)

@@ -1,7 +1,7 @@
 """Spatial pooling.
 
-With `rotate="maps"` it is torch's own on sliced tensors. With `rotate="filters"`, on stacked tensors, it gives the same
-numbers at every size: windows lie where each orientation, from its own corner, would put them.
+With `rotate="maps"`, on sliced tensors, it is torch's own pooling. With `rotate="filters"`, on stacked tensors, it
+gives the same numbers at every size, because each orientation starts its windows at its own corner.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 class MaxPool(nn.Module):
-    """The maximum in each window; options as in torch, padding also as (before, after) for each axis.
+    """Max pooling, with options as in torch; padding may also be (before, after) for each axis.
 
     >>> from quarterturn import C4
     >>> MaxPool(C4, 3, 2, ceil_mode=True, rotate="filters")(torch.zeros(1, 8, 64, 50)).shape
@@ -73,7 +73,7 @@ class MaxPool(nn.Module):
 
 
 class AvgPool(nn.Module):
-    """The mean of each window; options as in torch, padding also as (before, after) for each axis.
+    """Average pooling, with options as in torch; padding may also be (before, after) for each axis.
 
     >>> from quarterturn import C4
     >>> AvgPool(C4, 2, rotate="filters")(torch.zeros(1, 8, 9, 6)).shape
@@ -123,7 +123,7 @@ def _pooled(
 
 
 def max_pool(x: Tensor, where: Placement, sizes: Sequence[int]) -> Tensor:
-    """torch's max pooling with its windows where they are asked for; what lies outside is never the maximum."""
+    """torch's max pooling with its windows at this placement; positions outside the map never count."""
     padding = [placed.padding for placed in where]
     if any(p is None or 2 * p > placed.window.size for p, placed in zip(padding, where, strict=True)):
         x = pad(x, [placed.pads(n) for placed, n in zip(where, sizes, strict=True)], value=_lowest(x))
@@ -133,14 +133,14 @@ def max_pool(x: Tensor, where: Placement, sizes: Sequence[int]) -> Tensor:
 
 
 def _lowest(x: Tensor) -> float:
-    """What is never the maximum. Stand-ins of tensors, as tracing has them, are taken to hold floats."""
+    """A value that is never the maximum. A tracer's proxies are taken to hold floats."""
     return torch.iinfo(x.dtype).min if isinstance(x, Tensor) and x.dtype in INTEGERS else -torch.inf
 
 
 def avg_pool(x: Tensor, where: Placement, sizes: Sequence[int]) -> Tensor:
-    """torch's average pooling with its windows where they are asked for.
+    """torch's average pooling with its windows at this placement.
 
-    Of what lies outside the map, only the windows' own padding counts in the mean, as zeros.
+    Positions outside the map count as zeros if they belong to the window's padding, and else not at all.
     """
     pads = [placed.pads(n) for placed, n in zip(where, sizes, strict=True)]
     size, stride = [p.window.size for p in where], [p.window.stride for p in where]
@@ -162,7 +162,7 @@ def _windows(
     dilation: int | Sequence[int],
     ceil_mode: bool,
 ) -> tuple[Window, ...]:
-    """The windows of a pool: as far apart as they are wide, unless a stride is given."""
+    """The windows of a pooling layer; the stride is the kernel size unless it is given."""
     windows = windows_for(group, kernel_size, kernel_size if stride is None else stride, padding, dilation, ceil_mode)
     for window in windows:
         if max(window.before, window.after) > window.span // 2:
@@ -174,7 +174,7 @@ def _windows(
 
 
 class _AdaptivePool(nn.Module):
-    """Adaptive pooling lies symmetrically on every grid, so both layouts run torch's own."""
+    """Base class of adaptive pooling. Its windows are symmetric on every grid, so both layouts use torch's own."""
 
     def __init__(self, group: Group, output_size: int | Sequence[int | None] | None, rotate: Rotate = "maps") -> None:
         super().__init__()
@@ -182,7 +182,7 @@ class _AdaptivePool(nn.Module):
         sizes = tuple(output_size) if isinstance(output_size, Sequence) else (output_size,) * group.dim
         if len(sizes) != group.dim or any(size is not None and not is_whole(size, 1) for size in sizes):
             raise OptionError(
-                f"output_size must be a positive whole number or {group.dim} of them, got {output_size!r}"
+                f"output_size must be a whole number of at least 1, or {group.dim} of them, got {output_size!r}"
             )
         check_alike(group, "output_size", sizes)
         self.group, self.output_size, self.rotate = group, sizes, rotate
@@ -200,7 +200,7 @@ class _AdaptivePool(nn.Module):
 
 
 class AdaptiveAvgPool(_AdaptivePool):
-    """The mean of as many windows as the output has positions.
+    """Adaptive average pooling to `output_size` positions, as in torch.
 
     >>> from quarterturn import C4
     >>> AdaptiveAvgPool(C4, 1, rotate="filters")(torch.zeros(1, 8, 9, 6)).shape
@@ -212,7 +212,7 @@ class AdaptiveAvgPool(_AdaptivePool):
 
 
 class AdaptiveMaxPool(_AdaptivePool):
-    """The maximum of as many windows as the output has positions.
+    """Adaptive max pooling to `output_size` positions, as in torch.
 
     >>> from quarterturn import C4
     >>> AdaptiveMaxPool(C4, 3, rotate="filters")(torch.zeros(1, 8, 9, 6)).shape

@@ -1,4 +1,4 @@
-"""Transposed convolutions with shared filters, in both executions, for decoders."""
+"""Transposed convolutions with shared filters, for decoders, in both layouts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -32,7 +32,7 @@ TRANSPOSED: dict[int, Callable[..., Tensor]] = {1: F.conv_transpose1d, 2: F.conv
 class RollConvTranspose(nn.Module):
     """Roll, then a transposed convolution: learnt up-sampling for decoders.
 
-    Layouts as in `RollConv`; `weight` is `(in*G, out/groups, *k)`, as torch has it.
+    Layouts are those of `RollConv`; `weight` is `(in*G, out/groups, *k)`, as in torch.
 
     >>> from quarterturn import C4
     >>> RollConvTranspose(C4, 8, 4, 2, stride=2, rotate="filters")(torch.zeros(2, 32, 10, 15)).shape
@@ -59,7 +59,7 @@ class RollConvTranspose(nn.Module):
         check_options(group, rotate, spatial=True, in_features=in_features, out_features=out_features, groups=groups)
         check_groups(in_features, out_features, groups)
         if isinstance(padding, str):
-            raise OptionError(f"a transposed convolution takes its padding as numbers, got {padding!r}")
+            raise OptionError(f"a transposed convolution needs padding as numbers, got {padding!r}")
         self.group, self.in_features, self.out_features, self.groups = group, in_features, out_features, groups
         self.rotate = rotate
         self.windows = windows_for(group, kernel_size, stride, padding, dilation)
@@ -74,7 +74,7 @@ class RollConvTranspose(nn.Module):
         self.weight, self.bias = new_parameters(shape, out_features if bias else 0, device, dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        # output_padding rides along as the windows' `after`: only the difference of the two is ever used
+        # subtract output_padding from the windows' `after`: only the difference of the two is ever used
         windows = [replace(w, after=w.after - o) for w, o in zip(self.windows, self.output_padding, strict=True)]
         if self.rotate == "maps":
             check_features(x, self.group, self.in_features, "sliced")
@@ -91,7 +91,7 @@ class RollConvTranspose(nn.Module):
         return by_placement(self.group, x.shape[2:], windows, run, spread)
 
     def execution(self, x: Tensor) -> Execution:
-        """What runs this layer for this input, and why."""
+        """Which code runs this layer on this input, and why."""
         if self.rotate == "maps":
             return Execution("torch's convolution", 'rotate="maps" turns the maps')
         return Execution("torch's convolution", "the kernel has no transposed convolution")
@@ -105,7 +105,7 @@ class RollConvTranspose(nn.Module):
 
 
 def spread(window: Window, n: int, mirrored: bool) -> Placed:
-    """The windows of transposed convolutions: where the output begins in what they spread out, and how long it is."""
+    """Place a transposed convolution: which part of the full output to keep, as its start and length."""
     count = (n - 1) * window.stride + window.span - window.before - window.after
     if isinstance(count, int) and count < 1:
         raise ShapeError(
@@ -116,7 +116,7 @@ def spread(window: Window, n: int, mirrored: bool) -> Placed:
 
 
 def convolve_transposed(x: Tensor, weight: Tensor, bias: Tensor | None, where: Placement, groups: int) -> Tensor:
-    """torch's transposed convolution, of which the output is the part that is asked for."""
+    """torch's transposed convolution, cropped or padded to the part of the output given by the placement."""
     sizes = x.shape[2:]
     run = TRANSPOSED[len(sizes)]
     stride, dilation = [p.window.stride for p in where], [p.window.dilation for p in where]

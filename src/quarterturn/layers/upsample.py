@@ -1,4 +1,4 @@
-"""Up-sampling, in both layouts, the same numbers at every size."""
+"""Up-sampling with the same numbers in both layouts, at every size."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 
 
 class Upsample(nn.Module):
-    """Up-sampling, `mode` "nearest" or "linear" (bilinear for images, trilinear for volumes); options as in torch.
+    """Up-sample maps, with options as in torch; `mode` is "nearest" or "linear" (bilinear in 2-D, trilinear in 3-D).
 
     >>> from quarterturn import C4
     >>> import torch
@@ -43,7 +43,7 @@ class Upsample(nn.Module):
         if (size is None) == (scale_factor is None):
             raise OptionError(f"give either size or scale_factor, got {size!r} and {scale_factor!r}")
         if mode == "nearest" and align_corners is not None:
-            raise OptionError('align_corners goes with mode="linear" only')
+            raise OptionError(f'align_corners={align_corners} needs mode="linear", got mode="nearest"')
         if size is not None:
             check_alike(group, "size", per_axis(group, "size", size, least=1))
         else:
@@ -86,10 +86,10 @@ def is_symmetric(
     mode: str,
     align_corners: bool | None,
 ) -> bool:
-    """Whether torch's samples are certain to lie symmetrically on a grid of these sizes (None where not known yet).
+    """Whether torch's samples surely lie symmetrically on a grid of these sizes (None for an unknown size).
 
-    Then turning the maps before or after makes no difference. Where they may not, each orientation has to be resampled
-    in its own frame. The options are those of torch.
+    If so, turning the maps before or after makes no difference. If not, each orientation must be resampled in its own
+    frame. The options are those of torch.
 
     >>> is_symmetric((5, 5), None, 2, "nearest", None), is_symmetric((5, 5), None, 1.5, "nearest", None)
     (True, False)
@@ -104,7 +104,7 @@ def is_symmetric(
 
 
 def _has_both_corners(n: int | None, size: int | None, factor: float | None) -> bool:
-    """Whether both ends of an axis are samples: where there is one sample in all, torch takes the first end."""
+    """Whether both ends of an axis are sampled: a single sample lies at the first end in torch."""
     if size is not None:
         return size > 1 or n == 1
     assert factor is not None
@@ -112,13 +112,12 @@ def _has_both_corners(n: int | None, size: int | None, factor: float | None) -> 
 
 
 def _repeats_each(n: int | None, size: int | None, factor: float | None) -> bool:
-    """Whether "nearest" repeats each of n numbers equally often: a whole factor, and rounding does no harm.
+    """Whether "nearest" repeats each of n inputs equally often: a whole factor, and no harm from rounding.
 
-    Output i is number floor(i / factor), but torch multiplies i by a reciprocal in float32. Where that is too small,
-    output `factor` may get number 0 instead of 1, as with the factors 41, 47 and 55. If it gets number 1, the first
-    output of every number k is right too: all products fall short of k by the same fraction, and the fraction that
-    float32 still rounds up to k is nowhere smaller than at 1. The last output of each number is right as long as there
-    are no more than 2^22 outputs.
+    Output i should be input floor(i / factor), but torch multiplies i by the float32 reciprocal of the factor. If that
+    is too small, output `factor` may be input 0 instead of 1, as for the factors 41, 47 and 55. If it is input 1, the
+    first output of every input k is right too: all products fall short of k by the same fraction, and at no k is the
+    fraction that float32 rounds up smaller than at 1. The last output of each input is right for up to 2^22 outputs.
     """
     if factor is None:
         if n is None or size is None or size % n:
