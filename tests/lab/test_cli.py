@@ -166,7 +166,7 @@ def test_a_terminated_table_ends_its_runs(tmp_path: Path) -> None:
         f"table synthetic --runs 1 --rows baseline --epochs 100000 --side 15 --train-size 60 --runs-dir {tmp_path}"
     )
     process = subprocess.Popen(
-        [sys.executable, "-m", "quarterturn_lab.cli.app", *command.split()],
+        [sys.executable, "-m", "quarterturn_lab", *command.split()],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -287,7 +287,7 @@ def test_skip_bad_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_an_interrupt_is_said_and_the_checkpoint_resumes(tmp_path: Path) -> None:
     command = "train synthetic/baseline --side 15 --train-size 200 --epochs 2000 --checkpoint-seconds 0"
     process = subprocess.Popen(
-        [sys.executable, "-m", "quarterturn_lab.cli.app", *command.split(), "--runs-dir", str(tmp_path)],
+        [sys.executable, "-m", "quarterturn_lab", *command.split(), "--runs-dir", str(tmp_path)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -304,7 +304,7 @@ def test_an_interrupt_is_said_and_the_checkpoint_resumes(tmp_path: Path) -> None
 
 
 def test_a_closed_pipe_ends_a_command_quietly() -> None:
-    command = [sys.executable, "-m", "quarterturn_lab.cli.app", "doctor"]
+    command = [sys.executable, "-m", "quarterturn_lab", "doctor"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.close()  # as head does when it has seen enough

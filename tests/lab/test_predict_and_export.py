@@ -140,7 +140,7 @@ def test_masks_are_pictures_of_the_images_sizes(trained: Path, tmp_path: Path, c
         ("predict --onnx broken.png colour.png --out o.csv", "broken.png is no ONNX file"),
         ("submit {run} --sample no.csv", "no.csv does not exist"),
         ("submit {nuclei} --sample sample.csv --images empty", "there is no submission of masks"),
-        ("submit {nuclei} --sample sample.csv", "name the folder of the images to predict"),
+        ("submit {nuclei} --sample sample.csv", "--images DIR"),
         ("submit {run} --sample sample.csv --images empty", "2 of 2 rows of sample.csv have no image in empty: 1, 2"),
         ("submit {run} --sample sample.csv", "images_test_rev1 does not exist: --images"),
         ("submit {run} --sample strange.csv --images empty", "1 of 37 columns that the network does not know"),
@@ -395,7 +395,7 @@ def test_evaluate_and_check(trained: Path, capsys: pytest.CaptureFixture) -> Non
     code, text, _ = call(f"check {directory(trained, 'buildings')} --whole", capsys)
     assert code == 0
     assert re.search(r"conv2 +RollConv +pathways permuted", text)
-    assert text.count("130 x 130: its mask turns along") == 2
+    assert text.count("130 x 130: largest change") == 2
     code, text, _ = call(f"check {directory(trained, 'nuclei')} --whole", capsys)
     assert code == 0
     assert re.search(r"join1 +Join +pathways permuted", text)
