@@ -75,19 +75,19 @@ def test_settings_and_help_do_not_import_what_is_heavy(code: str) -> None:
     [
         ("train plankton/rol-all-quarter", "unknown row 'rol-all-quarter': did you mean 'roll-all-quarter'"),
         ("train planktn/baseline", "unknown experiment 'planktn': did you mean 'plankton'"),
-        ("train plankton/baseline", "needs --data DIR"),
+        ("train plankton/baseline", "give --data DIR"),
         ("train plankton/baseline --data /no/such/folder", "/no/such/folder does not exist; expected"),
         ("train synthetic/pool-mean --group D44", "unknown group 'D44'"),
         ("train synthetic/baseline --group D4", "has no group"),
         ("train synthetic/baseline --lr -1", "lr: Input should be greater than 0"),
         ("train synthetic/baseline --device warp", "device 'warp' cannot be used"),
         ("train synthetic/baseline --net no_such_module:f", "cannot import no_such_module"),
-        ("train galaxies/baseline", "needs --data DIR"),
+        ("train galaxies/baseline", "give --data DIR"),
         ("table synthetic --rows baselin", "unknown row 'baselin': did you mean 'baseline'"),
         ("table sinthetic", "unknown experiment 'sinthetic': did you mean 'synthetic'"),
         ("table synthetic --runs 0", "at least one run"),
-        ("evaluate nowhere", "nowhere holds no run"),
-        ("check nowhere", "nowhere holds no run"),
+        ("evaluate nowhere", "nowhere is not a run directory"),
+        ("check nowhere", "nowhere is not a run directory"),
         ("report nowhere", "no finished runs below nowhere"),
         ("data info nowhere", "nowhere does not exist; expected"),
     ],
@@ -214,7 +214,7 @@ def test_the_report_is_one_page_that_needs_nothing_else(finished: Path, tmp_path
     page = report(finished, tmp_path).read_text()
     outside = re.findall(r'(?:src|href)="(?!#)[^"]*"|url\((?!#|\'#|"#)[^)]*\)|@import|<script', page)
     assert [found for found in outside if not found.startswith(('href="data:', 'xlink:href="data:'))] == []
-    for title in ("Rotation sensitivity", "Test images as they are turned", "Learnt filters of roll-all-quarter"):
+    for title in ("Rotation sensitivity", "Predictions for rotated test images", "Learnt filters of roll-all-quarter"):
         assert title in page
     assert (tmp_path / "synthetic.csv").exists()
     assert "| pool-mean | 2 |" in (tmp_path / "report.md").read_text()
