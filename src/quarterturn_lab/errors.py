@@ -1,4 +1,4 @@
-"""The lab's errors. A message says what was given, what was expected and what to do. Imports no torch."""
+"""The lab's errors. A message says what was given, what was expected and what to do. No torch is imported here."""
 
 from collections.abc import Iterable
 

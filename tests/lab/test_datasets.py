@@ -486,11 +486,11 @@ def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "tifffile", None)
     settings = Settings(folder=None, side=14, channels=1, floats=True)
     (tmp_path / "a.fits").write_bytes(b"")
-    with pytest.raises(DataError, match=r'a\.fits needs astropy to be read: pip install "quarterturn\[fits\]"'):
+    with pytest.raises(DataError, match=r'a\.fits needs astropy: pip install "quarterturn\[fits\]"'):
         images.decoded(tmp_path / "a.fits", settings)
     Image.fromarray(np.full((4, 5), 0.25, dtype=np.float32)).save(tmp_path / "a.tif")
     assert (images.decoded(tmp_path / "a.tif", settings)[0] == 0.25).all()  # one channel of floats does without
     pages = [Image.new("F", (4, 5))] * 2
     pages[0].save(tmp_path / "b.tif", save_all=True, append_images=pages[1:])
-    with pytest.raises(DataError, match=r'b\.tif needs tifffile to be read: pip install "quarterturn\[tiff\]"'):
+    with pytest.raises(DataError, match=r'b\.tif needs tifffile: pip install "quarterturn\[tiff\]"'):
         images.decoded(tmp_path / "b.tif", settings)

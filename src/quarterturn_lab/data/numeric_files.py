@@ -62,7 +62,7 @@ class Missing(Exception):
     """A package that is not installed, and how to install it."""
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f'{package} to be read: pip install "quarterturn[{extra}]"')
+        super().__init__(f'{package}: pip install "quarterturn[{extra}]"')
 
 
 def _fits(path: Path) -> NDArray[Any]:

@@ -10,8 +10,7 @@ CLIP = 1e-15  # Kaggle's
 def scores(probabilities: Array, labels: NDArray[np.int64]) -> dict[str, float]:
     """Cross-entropy, Kaggle's clipped cross-entropy, and accuracy.
 
-    Kaggle divides each row by its sum and clips to [1e-15, 1 - 1e-15]. The plain form is clipped only to
-    avoid log 0.
+    Kaggle divides each row by its sum and clips to [1e-15, 1 - 1e-15]. The plain form is clipped only to avoid log 0.
     """
     true = probabilities[np.arange(len(labels)), labels]
     shares = (true / probabilities.sum(1)).clip(CLIP, 1 - CLIP)

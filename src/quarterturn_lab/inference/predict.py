@@ -38,7 +38,10 @@ def onnx_runner(file: Path) -> tuple[Run, ModelCard]:
     try:
         session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has many error classes
-        raise RunError(f"{file} cannot be loaded as an ONNX file ({str(error).splitlines()[0]})") from None
+        cause = str(error).splitlines()[0]
+        raise RunError(
+            f"{file} cannot be loaded as an ONNX file, write one with `quarterturn export` ({cause})"
+        ) from None
     about = session.get_modelmeta().custom_metadata_map
     if KEY not in about:
         raise RunError(f"{file} has no model card: write it with `quarterturn export`")

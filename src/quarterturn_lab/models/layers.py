@@ -147,9 +147,7 @@ class Questions(nn.Module):
 
     def __init__(self, answers: tuple[str, ...] = ANSWERS) -> None:
         super().__init__()
-        self.places: list[
-            tuple[list[int], int | None]
-        ] = []  # indices of a question's answers, and of the answer that leads to it
+        self.places: list[tuple[list[int], int | None]] = []  # of a question's answers, and of the one leading to it
         for question, (count, parent) in QUESTIONS.items():
             names = [f"Class{question}.{a}" for a in range(1, count + 1)]
             known = [name for name in names if name in answers]

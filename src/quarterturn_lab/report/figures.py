@@ -108,8 +108,8 @@ def _answers(loaded: Loaded) -> Shown:
         for i in range(len(indices))
     ]
     text = (
-        "The share of votes for each answer (grey) and the predictions. Below each image: the largest change of a "
-        "prediction when the image is rotated by quarter turns."
+        "The share of votes for each answer (grey) and the predictions. Below each image: by how much a prediction "
+        "varies, at most, when the image is rotated by quarter turns."
     )
     names = [data.names[i] for i in indices]
     pictures = _light(data.images[indices]).transpose(0, 2, 3, 1)

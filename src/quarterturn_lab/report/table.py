@@ -204,8 +204,8 @@ def markdown(lines: list[Line]) -> str:
     first, *texts = shown(lines)
     rows = [first, ("---",) * len(first), *texts]
     task = TASKS[lines[0].task]
-    meaning = f"{task.short}{'' if task.short == task.name else f' is {task.name}'}: {task.better} is better"
-    note = f"{meaning}. {NOTES}" + (" " + PAPER_NOTE if any(line.paper for line in lines) else "")
+    name = task.name[0].upper() + task.name[1:] + ("" if task.short == task.name else f" ({task.short})")
+    note = f"{name}: {task.better} is better. {NOTES}" + (" " + PAPER_NOTE if any(line.paper for line in lines) else "")
     return "\n".join("| " + " | ".join(row) + " |" for row in rows) + f"\n\n{note}\n"
 
 

@@ -16,11 +16,7 @@ from quarterturn_lab.settings.config import FREE, Config
 from quarterturn_lab.settings.experiments import config_for
 
 LONGEST = 120  # characters of a name; a longer one is cut and ends with a hash
-NETWORK = (
-    "factory",
-    "group",
-    "rotate",
-)  # these choose the network: their values come first, without the setting's name
+NETWORK = ("factory", "group", "rotate")  # these choose the network: their values come first, without a name
 
 
 def directory_of(config: Config, root: Path) -> Path:
