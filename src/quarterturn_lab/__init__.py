@@ -1,1 +1,1 @@
-"""The experiments: the paper's networks, data, training, tables and reports."""
+"""The lab: the paper's networks and experiments, training, evaluation and reports, as a command line."""

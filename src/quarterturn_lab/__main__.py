@@ -1,4 +1,4 @@
-"""The command `quarterturn`, also as `python -m quarterturn_lab`: it comes with the library, what it needs does not."""
+"""Entry point of `quarterturn` and `python -m quarterturn_lab`; works even if the lab's packages are missing."""
 
 import sys
 
@@ -8,7 +8,7 @@ MODULES = {"PIL" if package == "pillow" else package for package in NEEDED}
 
 
 def main() -> None:
-    """Run the command line; without the packages of the extra `lab` say in one line how to install them."""
+    """Run the command line, or say in one line how to install the packages of the extra `lab`."""
     try:
         from quarterturn_lab.cli import app
 

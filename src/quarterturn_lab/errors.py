@@ -1,10 +1,10 @@
-"""The lab's errors: a message says what came, what was needed and what to do. Nothing here imports torch."""
+"""The lab's errors. A message says what was given, what was expected and what to do. No torch is imported here."""
 
 from collections.abc import Iterable
 
 
 class LabError(ValueError):
-    """A mistake in the use of the lab; the command line prints the message alone."""
+    """A user's mistake; the command line prints the message without a traceback."""
 
 
 class DataError(LabError):
@@ -12,15 +12,15 @@ class DataError(LabError):
 
 
 class ConfigError(LabError):
-    """Settings that do not go together, or that do not fit a run's checkpoint."""
+    """Settings that contradict each other or do not match a run's checkpoint."""
 
 
 class RunError(LabError):
-    """A run that cannot start or go on: its directory is in use, the disk is full, the loss diverges."""
+    """A run that cannot start or continue: its directory is in use, the disk is full, the loss diverges."""
 
 
 def unknown(what: str, name: object, valid: Iterable[str]) -> ConfigError:
-    """The error for a name that is not among the valid ones; offers the nearest."""
+    """The error for an unknown name, with the nearest valid names."""
     from quarterturn.errors import unknown as nearest  # its package imports torch
 
     return ConfigError(str(nearest(what, name, valid)))

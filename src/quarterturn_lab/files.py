@@ -1,4 +1,4 @@
-"""Writing files so that what was there stays whole until what is new is whole."""
+"""Atomic writing: a file holds either its old or its new content, never part of it."""
 
 import errno
 import os
@@ -19,14 +19,14 @@ def no_space(what: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in FULL:
             raise RunError(
-                f"could not write {what}: {os.strerror(error.errno or 0).lower()}. What was written before is whole: "
-                "free some space and give the same command again"
+                f"could not write {what}: {os.strerror(error.errno or 0).lower()}. Earlier files are intact: "
+                "free some space and run the same command again"
             ) from error
         raise
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
-    """Write, flush to the disk, rename: at any moment the file is the old one or the new one."""
+    """Write to a temporary file, flush it to the disk, then rename it."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     data = content.encode() if isinstance(content, str) else content
     try:

@@ -1,4 +1,4 @@
-"""Progress of one or several runs: bars with rate and time left on a terminal, plain lines when piped."""
+"""Progress of one or several runs: bars on a terminal, plain lines when piped."""
 
 import sys
 import time
@@ -9,8 +9,8 @@ from typing import Any
 class Bars:
     """`with Bars() as bars: bars.update("baseline seed 0", step, total, loss, images)`.
 
-    `images` is how many images a step takes. On a terminal each name has a bar; elsewhere a line is printed for each
-    name every `interval` seconds, and at its end.
+    `images` is the number of images in a step. On a terminal each name has a bar. Elsewhere each name prints a line
+    every `interval` seconds, and one at its end.
     """
 
     def __init__(self, interval: float = 10.0) -> None:
@@ -41,7 +41,7 @@ class Bars:
             self.bars.__exit__(kind, error, trace)
 
     def update(self, name: str, step: int, total: int, loss: float | None, images: int) -> None:
-        """Show that a run has come to this step."""
+        """Show that a run has reached this step."""
         now = time.monotonic()
         start, first = self.started.setdefault(name, (now, step))
         rate = (step - first) / (now - start) if now > start else 0.0
@@ -60,7 +60,7 @@ class Bars:
             self.printed[name] = now if step < total else float("inf")
 
     def say(self, line: str) -> None:
-        """A line between the bars."""
+        """Print a line above the bars."""
         if self.bars:
             self.bars.console.print(line, highlight=False, markup=False)
         else:
@@ -68,7 +68,8 @@ class Bars:
 
 
 def clock(seconds: float) -> str:
-    """
+    """Seconds as minutes and seconds, or hours, minutes and seconds.
+
     >>> clock(3725)
     '1:02:05'
     """

@@ -1,10 +1,10 @@
-"""Seeds for everything random, each from the names of what it is for."""
+"""Random seeds derived from names, so that each use has its own random numbers."""
 
 import hashlib
 
 
 def key(*parts: object) -> int:
-    """A random seed of 63 bits from anything that can be written down.
+    """A 63-bit random seed from anything that can be converted to text.
 
     >>> key(0, "conv1.weight") == key(0, "conv1.weight") != key(1, "conv1.weight")
     True

@@ -75,19 +75,19 @@ def test_settings_and_help_do_not_import_what_is_heavy(code: str) -> None:
     [
         ("train plankton/rol-all-quarter", "unknown row 'rol-all-quarter': did you mean 'roll-all-quarter'"),
         ("train planktn/baseline", "unknown experiment 'planktn': did you mean 'plankton'"),
-        ("train plankton/baseline", "needs --data DIR"),
+        ("train plankton/baseline", "give --data DIR"),
         ("train plankton/baseline --data /no/such/folder", "/no/such/folder does not exist; expected"),
         ("train synthetic/pool-mean --group D44", "unknown group 'D44'"),
         ("train synthetic/baseline --group D4", "has no group"),
         ("train synthetic/baseline --lr -1", "lr: Input should be greater than 0"),
         ("train synthetic/baseline --device warp", "device 'warp' cannot be used"),
         ("train synthetic/baseline --net no_such_module:f", "cannot import no_such_module"),
-        ("train galaxies/baseline", "needs --data DIR"),
+        ("train galaxies/baseline", "give --data DIR"),
         ("table synthetic --rows baselin", "unknown row 'baselin': did you mean 'baseline'"),
         ("table sinthetic", "unknown experiment 'sinthetic': did you mean 'synthetic'"),
         ("table synthetic --runs 0", "at least one run"),
-        ("evaluate nowhere", "nowhere holds no run"),
-        ("check nowhere", "nowhere holds no run"),
+        ("evaluate nowhere", "nowhere is not a run directory"),
+        ("check nowhere", "nowhere is not a run directory"),
         ("report nowhere", "no finished runs below nowhere"),
         ("data info nowhere", "nowhere does not exist; expected"),
     ],
@@ -166,7 +166,7 @@ def test_a_terminated_table_ends_its_runs(tmp_path: Path) -> None:
         f"table synthetic --runs 1 --rows baseline --epochs 100000 --side 15 --train-size 60 --runs-dir {tmp_path}"
     )
     process = subprocess.Popen(
-        [sys.executable, "-m", "quarterturn_lab.cli.app", *command.split()],
+        [sys.executable, "-m", "quarterturn_lab", *command.split()],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -214,7 +214,7 @@ def test_the_report_is_one_page_that_needs_nothing_else(finished: Path, tmp_path
     page = report(finished, tmp_path).read_text()
     outside = re.findall(r'(?:src|href)="(?!#)[^"]*"|url\((?!#|\'#|"#)[^)]*\)|@import|<script', page)
     assert [found for found in outside if not found.startswith(('href="data:', 'xlink:href="data:'))] == []
-    for title in ("Rotation sensitivity", "Test images as they are turned", "Learnt filters of roll-all-quarter"):
+    for title in ("Rotation sensitivity", "Predictions for rotated test images", "Learnt filters of roll-all-quarter"):
         assert title in page
     assert (tmp_path / "synthetic.csv").exists()
     assert "| pool-mean | 2 |" in (tmp_path / "report.md").read_text()
@@ -287,7 +287,7 @@ def test_skip_bad_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_an_interrupt_is_said_and_the_checkpoint_resumes(tmp_path: Path) -> None:
     command = "train synthetic/baseline --side 15 --train-size 200 --epochs 2000 --checkpoint-seconds 0"
     process = subprocess.Popen(
-        [sys.executable, "-m", "quarterturn_lab.cli.app", *command.split(), "--runs-dir", str(tmp_path)],
+        [sys.executable, "-m", "quarterturn_lab", *command.split(), "--runs-dir", str(tmp_path)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -304,7 +304,7 @@ def test_an_interrupt_is_said_and_the_checkpoint_resumes(tmp_path: Path) -> None
 
 
 def test_a_closed_pipe_ends_a_command_quietly() -> None:
-    command = [sys.executable, "-m", "quarterturn_lab.cli.app", "doctor"]
+    command = [sys.executable, "-m", "quarterturn_lab", "doctor"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.close()  # as head does when it has seen enough

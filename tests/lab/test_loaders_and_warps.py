@@ -172,7 +172,7 @@ def test_rotated_mnist_from_idx_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="truncated"):
         mnist.load(settings(tmp_path, side=28))
     file.write_bytes(b"hello, hello")
-    with pytest.raises(DataError, match="no idx file"):
+    with pytest.raises(DataError, match="not an idx file"):
         mnist.load(settings(tmp_path, side=28))
     file.unlink()
     with pytest.raises(DataError, match="train-images-idx3-ubyte is missing"):
@@ -190,7 +190,7 @@ def test_missing_and_wrong_folders_show_the_expected_tree(loader: str, tmp_path:
     with pytest.raises(DataError, match=r"nowhere does not exist; expected [\s\S]*nowhere/"):
         load(settings(tmp_path / "nowhere"))
     (tmp_path / "file").write_text("x")
-    with pytest.raises(DataError, match="is no folder; expected"):
+    with pytest.raises(DataError, match="is not a folder; expected"):
         load(settings(tmp_path / "file"))
     with pytest.raises(DataError, match="expected"):
         load(settings(tmp_path))
@@ -201,7 +201,7 @@ def test_wrong_contents_of_a_folder(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no images in .*: found photos\.zip; expected"):
         folders.load(settings(tmp_path))
     class_folders(tmp_path / "one", classes=("ant",))
-    with pytest.raises(DataError, match="one class only"):
+    with pytest.raises(DataError, match="only one class"):
         folders.load(settings(tmp_path / "one"))
     class_folders(tmp_path / "few", count=1)
     with pytest.raises(DataError, match="too few"):

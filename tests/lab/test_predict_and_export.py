@@ -123,34 +123,34 @@ def test_masks_are_pictures_of_the_images_sizes(trained: Path, tmp_path: Path, c
     ("arguments", "message"),
     [
         ("predict {run} nowhere --out o.csv", "nowhere does not exist"),
-        ("predict {run} empty --out o.csv", "empty has no images in it"),
-        ("predict {run} --out o.csv", "name the images: files, folders, or patterns"),
+        ("predict {run} empty --out o.csv", "empty contains no images"),
+        ("predict {run} --out o.csv", "no images given"),
         ("predict --out o.csv", "name a run directory and images"),
-        ("predict nowhere a.png --out o.csv", "nowhere holds no run"),
-        ("predict {run} colour.png grey.png --out o.csv", "grey.png has 1 channel, and the network was trained on"),
-        ("predict {plankton} colour.png --out o.csv", "colour.png has 3 channels, and the network was"),
+        ("predict nowhere a.png --out o.csv", "nowhere is not a run directory"),
+        ("predict {run} colour.png grey.png --out o.csv", "grey.png has 1 channel, but"),
+        ("predict {plankton} colour.png --out o.csv", "colour.png has 3 channels, but"),
         ("predict {run} colour.png broken.png --out o.csv", "broken.png cannot be read"),
         ("predict {run} colour.png deep/colour.png --out o.csv", "have the same name"),
-        ("predict {run} colour.png --out empty", "is a folder: name the table to write"),
+        ("predict {run} colour.png --out empty", "is a folder"),
         ("predict {run} colour.png --out o.csv --batch 0", "--batch 0"),
         ("predict {nuclei} colour.png broken.png --out o", "broken.png cannot be read"),
-        ("predict {nuclei} colour.png grey.png --out o.png", "one picture and there are 2 images"),
-        ("predict {nuclei} twins --out o", "two images would be written as o/same.png"),
+        ("predict {nuclei} colour.png grey.png --out o.png", "one file, but there are 2 images"),
+        ("predict {nuclei} twins --out o", "two images would be written to o/same.png"),
         ("predict --onnx no.onnx colour.png --out o.csv", "no.onnx does not exist"),
-        ("predict --onnx broken.png colour.png --out o.csv", "broken.png is no ONNX file"),
+        ("predict --onnx broken.png colour.png --out o.csv", "broken.png cannot be loaded as an ONNX file"),
         ("submit {run} --sample no.csv", "no.csv does not exist"),
-        ("submit {nuclei} --sample sample.csv --images empty", "there is no submission of masks"),
-        ("submit {nuclei} --sample sample.csv", "name the folder of the images to predict"),
+        ("submit {nuclei} --sample sample.csv --images empty", "no submission format"),
+        ("submit {nuclei} --sample sample.csv", "--images DIR"),
         ("submit {run} --sample sample.csv --images empty", "2 of 2 rows of sample.csv have no image in empty: 1, 2"),
         ("submit {run} --sample sample.csv", "images_test_rev1 does not exist: --images"),
-        ("submit {run} --sample strange.csv --images empty", "1 of 37 columns that the network does not know"),
+        ("submit {run} --sample strange.csv --images empty", "1 of 37 columns of strange.csv are not outputs"),
         ("submit {run} --sample short.csv --images empty", "no column for 1 of the network's outputs, such as"),
-        ("submit {run} --sample twice.csv --images empty", "twice.csv has 7 more than once"),
-        ("submit {run} --sample header.csv --images empty", "header.csv: expected a header of column names and a row"),
-        ("export nowhere --onnx o.onnx", "nowhere holds no run"),
-        ("export {run} --onnx empty", "is a folder: name the file to write"),
+        ("submit {run} --sample twice.csv --images empty", "twice.csv lists 7 more than once"),
+        ("submit {run} --sample header.csv --images empty", "header.csv: expected a header"),
+        ("export nowhere --onnx o.onnx", "nowhere is not a run directory"),
+        ("export {run} --onnx empty", "is a folder"),
         ("check {run} --whole", "--whole is for networks that label each pixel"),
-        ("evaluate {nuclei} --turns 8", "quarter turns alone"),
+        ("evaluate {nuclei} --turns 8", "quarter turns only"),
     ],
 )  # fmt: skip
 def test_mistakes_are_named_and_nothing_is_half_written(
@@ -343,7 +343,7 @@ def test_an_onnx_file_says_what_the_network_says(
     model = pytest.importorskip("onnx").load(str(file))
     del model.metadata_props[:]
     file.write_bytes(model.SerializeToString())
-    with pytest.raises(RunError, match="does not say how images become its input"):
+    with pytest.raises(RunError, match="no model card"):
         predict.onnx_runner(file)
 
 
@@ -395,7 +395,7 @@ def test_evaluate_and_check(trained: Path, capsys: pytest.CaptureFixture) -> Non
     code, text, _ = call(f"check {directory(trained, 'buildings')} --whole", capsys)
     assert code == 0
     assert re.search(r"conv2 +RollConv +pathways permuted", text)
-    assert text.count("130 x 130: its mask turns along") == 2
+    assert text.count("130 x 130: largest change") == 2
     code, text, _ = call(f"check {directory(trained, 'nuclei')} --whole", capsys)
     assert code == 0
     assert re.search(r"join1 +Join +pathways permuted", text)
@@ -422,15 +422,15 @@ def test_tables_speak_of_their_own_scores(trained: Path) -> None:
 def test_the_report_shows_answers_and_masks(trained: Path, tmp_path: Path) -> None:
     page = report(trained / "runs", tmp_path).read_text()
     for title in (
-        "Answers for test images",
-        "Masks over test images",
+        "Predictions for test images",
+        "Masks for test images",
         "Validation RMSE",
         "Validation AUC",
         "Test Dice",
     ):
         assert title in page
-    assert page.count("Masks over test images") == 2
-    assert "turned: 0.000" in page
+    assert page.count("Masks for test images") == 2
+    assert "rotated: 0.000" in page
 
 
 def test_data_info_and_verify_know_the_sets(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

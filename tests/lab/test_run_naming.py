@@ -4,6 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from quarterturn_lab.cli import table
 from quarterturn_lab.report.table import lines_of
 from quarterturn_lab.runs.naming import LONGEST, directory_of
 from quarterturn_lab.settings.config import Config
@@ -27,6 +30,19 @@ def test_directories_say_what_differs() -> None:
     assert place("synthetic", "baseline", factory="nets.own:net") == "r/synthetic/nets.own.net/seed0"
     for row in ROWS:
         assert place("synthetic", row) == f"r/synthetic/{row}/seed0"
+
+
+def test_the_demo_shares_its_runs_with_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Swept(Exception):
+        pass
+
+    def swept(todo: list[tuple[Config, Path]], *_: Any) -> None:
+        raise Swept([directory.parent.name for _, directory in todo])
+
+    monkeypatch.setattr(table, "sweep", swept)
+    with pytest.raises(Swept) as found:
+        table.run_demo(tmp_path, 1)
+    assert set(found.value.args[0]) == {"pool-mean", "roll-all-quarter-filters", "baseline"}
 
 
 def test_other_settings_have_another_directory() -> None:

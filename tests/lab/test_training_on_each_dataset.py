@@ -194,7 +194,7 @@ def test_masks_are_averaged_over_quarter_turns_alone(tmp_path: Path) -> None:
     by_hand = [predict(config, net, data, data.test[:1], CPU, (angle,))[0] for angle in QUARTERS]
     assert np.allclose(predict(config, net, data, data.test[:1], CPU, QUARTERS)[0], np.mean(by_hand, axis=0))
     assert labels_of(config, data, data.test)[0].shape == by_hand[0].shape == (118, 118)
-    with pytest.raises(ConfigError, match="quarter turns alone"):
+    with pytest.raises(ConfigError, match="quarter turns only"):
         evaluate(config, net, data, data.test, CPU, (0.0, 45.0))
 
 

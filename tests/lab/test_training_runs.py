@@ -204,7 +204,7 @@ def test_a_directory_that_another_process_writes_to_is_refused(tmp_path: Path) -
             "except Exception as error: print(type(error).__name__, error)"
         )
         run = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert f"RunError {tmp_path} is being written by another process (number {os.getpid()})" in run.stdout
+    assert f"RunError {tmp_path} is in use by another process (PID {os.getpid()})" in run.stdout
     with run_directory.locked(tmp_path):  # free again
         pass
 
@@ -337,7 +337,7 @@ def test_half_precision_that_would_crash_is_refused(monkeypatch: pytest.MonkeyPa
         environment.bf16_fault.cache_clear()
         found.append(environment.bf16_fault() is None)
     assert found == [True, True, False]
-    with pytest.raises(RunError, match="set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before starting, or take --precision"):
+    with pytest.raises(RunError, match="set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before starting, or use --precision"):
         training_run.run(tiny(precision="bf16"), tmp_path / "run")
     environment.bf16_fault.cache_clear()
 

@@ -1,4 +1,4 @@
-"""The command `quarterturn`. Heavy imports are inside the commands, so that --help is quick."""
+"""The command `quarterturn` and its options. Heavy imports are inside the commands, to keep --help fast."""
 
 import os
 import signal
@@ -21,11 +21,11 @@ def _version() -> str:
 
 app = App(
     name="quarterturn",
-    help="Networks that are exactly equivariant to turns and flips: train, compare, check and report.",
+    help="Train, compare and check neural networks that are exactly equivariant to rotations and flips.",
     version=_version,
     suppress_keyboard_interrupt=False,
 )
-data_app = App(name="data", help="Look at a data folder.")
+data_app = App(name="data", help="Inspect a data folder.")
 app.command(data_app)
 
 
@@ -37,7 +37,7 @@ RUNS = Path("runs")
 def train(
     name: str, *, seed: int = 0, net: str | None = None, runs_dir: Path = RUNS, options: Options = DEFAULTS
 ) -> None:
-    """Train one network; the same command again resumes it, or shows its summary.
+    """Train one network. Run the same command again to resume it, or to see its scores.
 
     Example: quarterturn train plankton/roll-all-quarter --data DIR --seed 3 --group D4 --rotate filters
 
@@ -46,11 +46,11 @@ def train(
     name
         EXPERIMENT/ROW, such as synthetic/pool-mean or plankton/roll-all-quarter.
     seed
-        Decides initial weights, order, warps and dropout.
+        Random seed of initial weights, image order, augmentation and dropout.
     net
-        A network of one's own: package.module:function, called with channels, side and outputs.
+        Your own network: package.module:function, a function of channels, side and outputs.
     runs_dir
-        Where run directories go.
+        Folder for the run directories.
     """
     from quarterturn_lab.cli.train import train_one
 
@@ -67,24 +67,24 @@ def table(
     runs_dir: Path = RUNS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Run all rows of an experiment with several seeds, and print the table beside the paper's figures.
+    """Train all rows of an experiment with several seeds, and compare them with the paper's results.
 
-    Finished runs are reused and interrupted ones resumed.
+    Finished runs are reused, interrupted runs are resumed.
 
     Example: quarterturn table plankton-small --data DIR --runs 3 --jobs 2
 
     Parameters
     ----------
     experiment
-        Such as synthetic, plankton or plankton-small.
+        Name of the experiment, such as synthetic, plankton or plankton-small.
     runs
-        Seeds for each row: 0, 1, 2, ...
+        Number of runs for each row, with seeds 0, 1, 2, ...
     rows
-        Only these rows, such as --rows baseline pool-mean.
+        Train only these rows, such as --rows baseline pool-mean.
     jobs
-        Runs at a time, each in a process with one thread; as many as there are cores.
+        Number of runs at the same time. Default: the number of cores.
     runs_dir
-        Where run directories, the table and the report go.
+        Folder for the run directories, the table and the report.
     """
     from quarterturn_lab.cli.table import run_table
 
@@ -103,28 +103,30 @@ def study(
     output: Path = Path("docs/results"),
     train: bool = True,
 ) -> None:
-    """Make the runs of a study that have no record yet, and its page, picture and records; it can be stopped any time.
+    """Train the missing runs of a study, then write its page, picture and records.
+
+    The command can be stopped at any time. Run it again to continue.
 
     Example: quarterturn study small-set --data DIR --jobs 2
 
     Parameters
     ----------
     name
-        small-set, all-images, equal-cost, few-labels, rotated-mnist or mnist-search.
+        Name of the study: small-set, all-images, equal-cost, few-labels, rotated-mnist or mnist-search.
     data
-        The folder of the images.
+        Folder of the images.
     seeds
-        Only the first so many seeds of each row.
+        Train only the first N seeds of each row.
     rows
-        Only these rows of the study, such as --rows baseline pool-mean.
+        Train only these rows, such as --rows baseline pool-mean.
     jobs
-        Runs at a time, each in a process with one thread; as many as there are cores.
+        Number of runs at the same time. Default: the number of cores.
     runs_dir
-        Where run directories go.
+        Folder for the run directories.
     output
-        Where page and records go. Runs that have a record there are not made again.
+        Folder for the page and the records. Runs with a record there are not repeated.
     train
-        With --no-train the page is made from what there is.
+        Use --no-train to write the page from the runs that exist.
     """
     from quarterturn_lab.cli.study import run_study
 
@@ -133,7 +135,7 @@ def study(
 
 @app.command
 def evaluate(run: Path, *, turns: int = 4, data: str | None = None) -> None:
-    """Scores of a finished run, with and without averaging over turns; confusion and recall of each class.
+    """Score a finished run on its test images: overall, averaged over rotations, and class by class.
 
     Example: quarterturn evaluate runs/synthetic/baseline/seed0 --turns 8
 
@@ -142,9 +144,9 @@ def evaluate(run: Path, *, turns: int = 4, data: str | None = None) -> None:
     run
         The run directory.
     turns
-        Average the answers to this many turns of each test image.
+        Number of rotations of each test image to average predictions over.
     data
-        The folder of the images, where it has moved.
+        Folder of the images, if it has moved.
     """
     from quarterturn_lab.cli.evaluate import evaluate_run
 
@@ -153,7 +155,9 @@ def evaluate(run: Path, *, turns: int = 4, data: str | None = None) -> None:
 
 @app.command
 def check(run: Path, *, group: str | None = None, whole: bool = False, data: str | None = None) -> None:
-    """The equivariance of a trained network, layer by layer, in float64; ends with code 1 where it is not invariant.
+    """Check the equivariance of a trained network, layer by layer, in float64.
+
+    The exit code is 1 if the network is not equivariant.
 
     Example: quarterturn check runs/synthetic/roll-all-quarter/seed0
 
@@ -162,11 +166,11 @@ def check(run: Path, *, group: str | None = None, whole: bool = False, data: str
     run
         The run directory.
     group
-        Check against this group; by default the network's own, or C4 for a plain one.
+        Symmetry group to check. Default: the network's own, or C4 for an ordinary network.
     whole
-        Turn all whole test images too, where the network labels each pixel.
+        Also check whole test images, for networks that label each pixel.
     data
-        The folder of the images, where it has moved.
+        Folder of the images, if it has moved.
     """
     from quarterturn_lab.cli.check import check_run
 
@@ -183,26 +187,26 @@ def predict(
     grey: bool = False,
     device: str = "auto",
 ) -> None:
-    """What a trained network says of images: a table of probabilities, or a mask for each image.
+    """Predict images with a trained network: a table of probabilities, or a mask for each image.
 
-    Networks that label each pixel take images of any size. All is written at the end, or nothing.
+    Networks that label each pixel take images of any size. If an image fails, nothing is written.
 
-    Example: quarterturn predict runs/galaxies/pool-mean/seed0 DIR/images_test_rev1 --out answers.csv
+    Example: quarterturn predict runs/galaxies/pool-mean/seed0 DIR/images_test_rev1 --out predictions.csv
 
     Parameters
     ----------
     paths
-        The run directory, then images: files, folders, or quoted patterns. With --onnx images alone.
+        The run directory, then images: files, folders or quoted patterns. With --onnx, only images.
     out
-        The table to write; for masks a folder, or a picture for one image.
+        The CSV file to write. For masks: a folder, or an image file for a single image.
     onnx
-        Use this file of `quarterturn export` instead of a run: through onnxruntime, without torch.
+        Use this file from `quarterturn export` instead of a run. Runs in onnxruntime, without torch.
     batch
-        Images at a time.
+        Images in a batch.
     convert
-        Take grey images for colour ones and the other way round, though the training had none such.
+        Convert grey images to colour, or colour to grey, if the network was trained on the other kind.
     grey
-        Masks as probabilities, from 0 to 255, instead of 0 and 255.
+        Write masks as probabilities, scaled to 0..255, instead of only 0 and 255.
     device
         auto, cpu, cuda, cuda:1, ...
     """
@@ -221,7 +225,7 @@ def submit(
     batch: int = 64,
     device: str = "auto",
 ) -> None:
-    """Kaggle's submission file for plankton or galaxies: the sample's columns and rows, the network's answers.
+    """Write a Kaggle submission for plankton or galaxies, in the format of the sample submission.
 
     Example: quarterturn submit runs/galaxies/pool-mean/seed0 --sample all_zeros_benchmark.csv
 
@@ -230,13 +234,13 @@ def submit(
     run
         The run directory.
     sample
-        The sample submission of the challenge.
+        The sample submission file of the challenge.
     images
-        The images to predict; by default test/ (plankton) or images_test_rev1/ (galaxies) beside the training images.
+        Folder of the images to predict. Default: test/ (plankton) or images_test_rev1/ (galaxies) in the data folder.
     out
-        The file to write; by default submission.csv in the run directory.
+        The file to write. Default: submission.csv in the run directory.
     batch
-        Images at a time.
+        Images in a batch.
     device
         auto, cpu, cuda, cuda:1, ...
     """
@@ -247,7 +251,7 @@ def submit(
 
 @app.command
 def export(run: Path, *, onnx: Path) -> None:
-    """A trained network as an ONNX file of ordinary layers, compared with the network before it is kept.
+    """Export a trained network to an ONNX file of ordinary layers, and check that its outputs are the same.
 
     Example: quarterturn export runs/galaxies/pool-mean/seed0 --onnx galaxies.onnx
 
@@ -256,7 +260,7 @@ def export(run: Path, *, onnx: Path) -> None:
     run
         The run directory.
     onnx
-        The file to write; `quarterturn predict --onnx` takes it.
+        The file to write. Use it with `quarterturn predict --onnx`.
     """
     from quarterturn_lab.cli.predict import export_file
 
@@ -265,18 +269,20 @@ def export(run: Path, *, onnx: Path) -> None:
 
 @app.command
 def report(directory: Path = RUNS, *, output: Path | None = None, data: str | None = None) -> None:
-    """Tables, curves, sensitivity to rotation, examples and filters: one HTML page, and Markdown and CSV beside it.
+    """Write an HTML report of finished runs: table, curves, rotation sensitivity, examples and filters.
+
+    The table is also written as Markdown and CSV.
 
     Example: quarterturn report runs
 
     Parameters
     ----------
     directory
-        Finished runs below it are reported.
+        Folder with finished runs, at any depth.
     output
-        Where to write; by default into the directory.
+        Folder to write to. Default: the same directory.
     data
-        The folder of the images, where it has moved.
+        Folder of the images, if it has moved.
     """
     from quarterturn_lab.report.html import report as write
 
@@ -285,16 +291,16 @@ def report(directory: Path = RUNS, *, output: Path | None = None, data: str | No
 
 @app.command
 def demo(*, runs_dir: Path = Path("runs/demo"), jobs: int | None = None) -> None:
-    """Train three networks on the embedded set, print the table and write the report: minutes on two cores.
+    """Train three networks on built-in images, then print a table and write a report. Takes a few minutes.
 
     Example: quarterturn demo
 
     Parameters
     ----------
     runs_dir
-        Where run directories and the report go.
+        Folder for the run directories and the report.
     jobs
-        Runs at a time; as many as there are cores.
+        Number of runs at the same time. Default: the number of cores.
     """
     from quarterturn_lab.cli.table import run_demo
 
@@ -303,7 +309,7 @@ def demo(*, runs_dir: Path = Path("runs/demo"), jobs: int | None = None) -> None
 
 @app.command
 def doctor() -> None:
-    """What is installed and what this machine can do.
+    """Check the installation: packages, processor, GPU, compiled kernel.
 
     Example: quarterturn doctor
     """
@@ -314,14 +320,14 @@ def doctor() -> None:
 
 @data_app.command
 def info(folder: Path) -> None:
-    """What a data folder holds: classes or answers, images, sizes.
+    """Describe a data folder: number of images, sizes, and classes or answers.
 
     Example: quarterturn data info ../data/plankton
 
     Parameters
     ----------
     folder
-        Class folders, plankton's, MNIST's, galaxies', aerial images' or nuclei's.
+        A folder with one folder for each class, or the plankton, MNIST, galaxies, aerial or nuclei data.
     """
     from quarterturn_lab.cli.data import info as look
 
@@ -330,16 +336,16 @@ def info(folder: Path) -> None:
 
 @data_app.command
 def verify(folder: Path, *, max_pixels: int = MAX_PIXELS) -> None:
-    """Decode every image and name those that cannot be used; ends with code 1 where there are any.
+    """Decode every image and list those that cannot be used. The exit code is 1 if there are any.
 
     Example: quarterturn data verify ../data/plankton
 
     Parameters
     ----------
     folder
-        Class folders, plankton's, MNIST's, galaxies', aerial images' or nuclei's.
+        A folder with one folder for each class, or the plankton, MNIST, galaxies, aerial or nuclei data.
     max_pixels
-        Larger images count as bad.
+        Images with more pixels count as unusable.
     """
     from quarterturn_lab.cli.data import verify as look
 
@@ -355,15 +361,15 @@ def _is_ours(error: Exception) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command; a user's mistake is one message and code 2."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a sweep ends its runs first
+    """Run a command. A user's mistake prints one message and exits with code 2."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # lets a sweep stop its runs first
     try:
         app(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
-        print("quarterturn: interrupted; the same command resumes", file=sys.stderr)
+        print("quarterturn: interrupted. Run the same command again to resume", file=sys.stderr)
         sys.exit(130)
-    except BrokenPipeError:  # as `| head` does; what Python would still write at its end goes nowhere
+    except BrokenPipeError:  # as with `| head`; discard what Python still flushes at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except Exception as error:
@@ -371,7 +377,3 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         print(f"quarterturn: {error}", file=sys.stderr)
         sys.exit(2)
-
-
-if __name__ == "__main__":
-    main()

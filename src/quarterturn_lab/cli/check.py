@@ -10,11 +10,13 @@ from quarterturn_lab.runs.trained import load_with_data
 
 
 def check_run(directory: Path, group_name: str | None, data_folder: str | None, whole: bool) -> bool:
-    """Print the law and the error of each layer; whether the network's answer is invariant (or turns along)."""
+    """Print the symmetry law and the error of each layer. True if the network's output is equivariant."""
     config, data, net = load_with_data(directory, data_folder)
     group = qt.named(group_name or config.net.group or "C4")
     if whole and isinstance(data, Dataset):
-        raise ConfigError("--whole is for networks that label each pixel; this one answers for the image")
+        raise ConfigError(
+            "--whole is for networks that label each pixel; this one labels whole images: leave --whole out"
+        )
     images = examples(config, data, data.test[:4]).double()
     net = net.double()
     print(f"{'layer':>22}  {'kind':<16} {'law under ' + group.name:<24} relative error")
@@ -27,12 +29,12 @@ def check_run(directory: Path, group_name: str | None, data_folder: str | None, 
         print(f"\n{error}")
         return False
     worst = max(qt.equivariance_error(net, group, images).relative)
-    print(f"\nequivariant to {group.name}: the largest relative error of the answer is {worst:.1e}")
+    print(f"\nequivariant to {group.name}: largest relative error of the output {worst:.1e}")
     if whole and isinstance(data, Scenes):
         for i in data.test:
             found = scene_error(config, net.float(), data, int(i), group)
             size = " x ".join(map(str, data.images[int(i)].shape[:0:-1]))
-            print(f"{data.names[i]}, {size}: its mask turns along, the largest change of a probability is {found:.1e}")
+            print(f"{data.names[i]}, {size}: largest change of a probability in the mask {found:.1e}")
             if found > 1e-4:
                 return False
     return True

@@ -1,4 +1,4 @@
-"""Looking at a data folder: what it holds, and whether every image can be read."""
+"""The commands `data info` and `data verify`: what a folder holds, and whether every image can be read."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from quarterturn_lab.errors import DataError
 
 
 def info(folder: Path) -> None:
-    """Print the kind of the folder, its classes, images, sizes and modes."""
+    """Print the number of images, their classes, sizes and modes."""
     if _is_mnist(folder):
         for path in _idx_files(folder):
             print(f"{path}: {' x '.join(map(str, mnist.read_idx(path).shape))}")
@@ -38,7 +38,7 @@ def info(folder: Path) -> None:
     _sizes(folder, found)
     names = [name for name, _ in found]
     if len(names) == plankton.LISTED_FOR and splits.committed(plankton.LISTED) <= set(names):
-        print(f"these are the {plankton.LISTED_FOR:,} plankton images whose test part is listed in the repository")
+        print(f"these are the {plankton.LISTED_FOR:,} plankton images whose test set is listed in the repository")
     for name, count in counts.most_common(5):
         print(f"{count:8,}  {name}")
     if len(counts) > 5:
@@ -47,7 +47,7 @@ def info(folder: Path) -> None:
 
 
 def _sizes(folder: Path, files: Files) -> None:
-    """Print sizes and modes, from the headers of the files alone."""
+    """Print sizes and modes, read from the file headers only."""
     sizes, modes, bad = [], Counter[str](), 0
     for _, path in files:
         try:
@@ -57,18 +57,18 @@ def _sizes(folder: Path, files: Files) -> None:
         except OSError:
             bad += 1
     if len(set(sizes)) == 1:
-        print(f"all of {sizes[0][0]} x {sizes[0][1]} pixels; modes: {dict(modes)}")
+        print(f"all {sizes[0][0]} x {sizes[0][1]} pixels; modes: {dict(modes)}")
     elif sizes:
         print(f"longest sides: {min(map(max, sizes))} to {max(map(max, sizes))} pixels; modes: {dict(modes)}")
     if bad:
-        print(f"{bad} cannot be opened as pictures: `quarterturn data verify {folder}` names them")
+        print(f"{bad} cannot be opened as images: list them with `quarterturn data verify {folder}`")
 
 
 def verify(folder: Path, max_pixels: int) -> bool:
-    """Decode everything; print the names of what is bad."""
+    """Decode every image and print those that cannot be used; True if there are none."""
     if _is_mnist(folder):
         shapes = {path.name: mnist.read_idx(path).shape for path in _idx_files(folder)}
-        print(f"{len(shapes)} idx files are whole")
+        print(f"{len(shapes)} idx files are complete")
         return True
     settings = Settings(folder=str(folder), side=32, channels=3, max_pixels=max_pixels)
     scenes = [(path, label) for found in _scenes(folder).values() for _, path, label in found]
@@ -103,7 +103,7 @@ def _is_galaxies(folder: Path) -> bool:
 
 
 def _scenes(folder: Path) -> dict[str, list[image_mask_pairs.Pair]]:
-    """Images with their label maps, by part: of aerial images, or of nuclei."""
+    """Images with their label maps, by part, in a folder of aerial images or nuclei; empty for other folders."""
     root, cells = aerial.inside(folder), nuclei.inside(folder)
     if (root / "train" / "sat").is_dir():
         parts = [part for part in aerial.PARTS if (root / part / "sat").is_dir()]

@@ -1,4 +1,4 @@
-"""What is installed and what this machine can do, and what to do about what is missing."""
+"""The command `doctor`: what is installed, what this machine can do, and how to install what is missing."""
 
 import os
 import platform
@@ -24,13 +24,13 @@ EXTRAS = {
     "onnxscript": 'pip install "quarterturn[onnx]", for export',
     "onnxruntime": 'pip install "quarterturn[onnx]", for export and predict --onnx',
     "astropy": 'pip install "quarterturn[fits]", for FITS images',
-    "tifffile": 'pip install "quarterturn[tiff]", for TIFF images of many channels',
+    "tifffile": 'pip install "quarterturn[tiff]", for TIFF images with many channels',
     "tensorboard": 'pip install "quarterturn[tensorboard]", for --tensorboard',
 }
 
 
 def doctor() -> bool:
-    """Print one line for each finding; whether all that is needed is there."""
+    """Print one line for each item; True if nothing required is missing."""
     import torch
 
     import quarterturn as qt
@@ -50,14 +50,14 @@ def doctor() -> bool:
         say(found is not None, name, found or 'missing: pip install "quarterturn[lab]"')
     for name, fix in EXTRAS.items():
         found = _version(name)
-        say(found is not None, name, found or f"not there ({fix})", needed=False)
+        say(found is not None, name, found or f"not installed: {fix}", needed=False)
     cores = os.cpu_count() or 1
     say(True, "processor", f"{cores} cores, {torch.backends.cpu.get_cpu_capability()}")
     chosen = qt.kernels()
     say(chosen.path is not None, "kernel", f"{chosen.code}: {chosen.why}", needed=False)
-    say(bf16_fault() is None, "bf16", bf16_fault() or "torch's products run", needed=False)
+    say(bf16_fault() is None, "bf16", bf16_fault() or "matrix products work", needed=False)
     cuda = torch.cuda.is_available()
-    say(cuda, "gpu", torch.cuda.get_device_name() if cuda else "none: runs use the processor", needed=False)
+    say(cuda, "gpu", torch.cuda.get_device_name() if cuda else "none: runs use the CPU", needed=False)
     folder = cache.root()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def doctor() -> bool:
         writable, text = False, f"{folder}: {error}; set QUARTERTURN_CACHE to another folder"
     say(writable, "cache", text)
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    say(browser is not None, "browser", browser or "no chromium: the report's test is skipped", needed=False)
+    say(browser is not None, "browser", browser or "no chromium: the test of the report is skipped", needed=False)
     from quarterturn_lab.models.build import build
     from quarterturn_lab.settings.networks import PLANKTON, edited
 
@@ -74,7 +74,7 @@ def doctor() -> bool:
     for rotate in ("maps", "filters"):
         net = build(edited(PLANKTON, "roll-all-quarter", side=17, stages=((8, 8),)), rotate).double()
         errors.append(max(qt.equivariance_error(net, qt.C4, torch.randn(2, 1, 17, 17, dtype=torch.float64)).relative))
-    say(max(errors) < 1e-10, "equivariance", f"largest error {max(errors):.1e}, turning maps and turning filters")
+    say(max(errors) < 1e-10, "equivariance", f"largest error {max(errors):.1e}, rotating maps and rotating filters")
     return good
 
 

@@ -1,4 +1,4 @@
-"""The command `evaluate`: the scores of a finished run, and what there is to say of single classes or answers."""
+"""The command `evaluate`: the scores of a finished run, overall and for each class, answer or image."""
 
 import json
 from pathlib import Path
@@ -16,9 +16,9 @@ from quarterturn_lab.runs.trained import load_with_data
 
 
 def evaluate_run(directory: Path, turns: int, data_folder: str | None) -> None:
-    """Print scores, and what there is to say of single classes or answers; write it all into evaluation.json."""
+    """Print the scores, overall and for each class, answer or image, and write them to evaluation.json."""
     if turns < 1:
-        raise ConfigError(f"--turns {turns}: give the number of angles to average over, 1 or more")
+        raise ConfigError(f"--turns {turns}: give the number of rotations to average over, 1 or more")
     config, data, net = load_with_data(directory, data_folder)
     device = pick_device(config.device)
     angles = tuple(360.0 * i / turns for i in range(turns))
@@ -39,12 +39,12 @@ def evaluate_run(directory: Path, turns: int, data_folder: str | None) -> None:
         for name, found in record["images"].items():
             print(f"{name}: " + "  ".join(f"{key} {value:.4f}" for key, value in found.items()))
     write_atomically(directory / "evaluation.json", json.dumps(record))
-    print(f"\nall of it: {directory / 'evaluation.json'}")
+    print(f"\nwritten to {directory / 'evaluation.json'}")
 
 
 def _class_by_class(probabilities: Any, labels: Any, classes: tuple[str, ...]) -> dict[str, Any]:
     counts = confusion(probabilities, labels)
-    print(f"\n{'recall':>8}  {'images':>6}  class (most often taken for)")
+    print(f"\n{'recall':>8}  {'images':>6}  class (most often confused with)")
     for label in np.argsort(np.nan_to_num(recalls(counts), nan=2.0)):
         others = np.where(np.arange(len(counts)) == label, -1, counts[label])
         taken = f" ({classes[others.argmax()]}, {others.max()})" if others.max() > 0 else ""
@@ -53,7 +53,7 @@ def _class_by_class(probabilities: Any, labels: Any, classes: tuple[str, ...]) -
 
 
 def _answer_by_answer(predicted: Any, labels: Any, answers: tuple[str, ...]) -> dict[str, Any]:
-    """Beside the error of each answer that of its mean, which knows nothing of the image."""
+    """The error of each answer, next to the error of always predicting its mean."""
     found = {}
     print(f"\n{'RMSE':>8}  {'of mean':>8}  answer")
     for i, name in enumerate(answers):

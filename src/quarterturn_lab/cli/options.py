@@ -1,4 +1,4 @@
-"""The settings of a run as options of the command line: made from the settings themselves, help and all."""
+"""The settings of a run as command-line options, generated from the settings with their help texts."""
 
 from dataclasses import asdict, make_dataclass
 from typing import Annotated, Any
@@ -7,7 +7,7 @@ from cyclopts import Group, Parameter
 
 from quarterturn_lab.settings.options import HEADINGS
 
-# Each is None until it is given.
+# An option that is not given is None.
 _Fields: Any = make_dataclass(
     "_Fields",
     [
@@ -20,9 +20,9 @@ _Fields: Any = make_dataclass(
 
 
 @Parameter(name="*")
-class Options(_Fields):  # type: ignore[misc]  # its fields are known when it runs
-    """Settings that replace those of the experiment."""
+class Options(_Fields):  # type: ignore[misc]  # the fields are known only at run time
+    """Options that override the settings of an experiment."""
 
     def given(self) -> dict[str, Any]:
-        """Those that are not left to the experiment."""
+        """The options that the user gave."""
         return {name: value for name, value in asdict(self).items() if value is not None}

@@ -1,4 +1,4 @@
-"""The commands after training: predict, submit, export. They print; nothing below them does."""
+"""The commands `predict`, `submit` and `export`. Only these print; the functions they call do not."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from quarterturn_lab.progress import Bars
 def predict_files(
     paths: tuple[str, ...], out: Path, onnx: Path | None, batch: int, convert: bool, grey: bool, device: str
 ) -> None:
-    """Predict images with a run's network, whose directory is the first path, or with an ONNX file."""
+    """Predict images with an ONNX file, or else with the run whose directory is the first path."""
     if onnx is None and not paths:
         raise ConfigError("name a run directory and images, or give --onnx FILE and images")
     if onnx is None:
@@ -26,7 +26,7 @@ def predict_files(
 
 
 def submit_run(directory: Path, sample: Path, folder: Path | None, out: Path | None, batch: int, device: str) -> None:
-    """Write a submission file for the images of a challenge."""
+    """Write a submission file for a challenge."""
     from quarterturn_lab.inference.kaggle import FOLDERS, submit
     from quarterturn_lab.inference.network import trained_runner
     from quarterturn_lab.runs import run_directory
@@ -34,7 +34,9 @@ def submit_run(directory: Path, sample: Path, folder: Path | None, out: Path | N
     config = run_directory.config_of(directory)
     if folder is None:
         if config.loader not in FOLDERS or config.data is None:
-            raise ConfigError("name the folder of the images to predict: --images DIR")
+            raise ConfigError(
+                "this run has no default folder of test images: name the images to predict with --images DIR"
+            )
         folder = Path(config.data) / FOLDERS[config.loader]
     run, card = trained_runner(directory, device)
     out = out or directory / "submission.csv"
@@ -44,10 +46,10 @@ def submit_run(directory: Path, sample: Path, folder: Path | None, out: Path | N
 
 
 def export_file(directory: Path, file: Path) -> None:
-    """Write an ONNX file of a run's network."""
+    """Write the network of a run as an ONNX file."""
     from quarterturn_lab.inference.onnx import export_run
 
-    print(f"{file}: takes {export_run(directory, file)}; compared with the network in onnxruntime")
+    print(f"{file}: takes {export_run(directory, file)}; outputs in onnxruntime agree with the network")
 
 
 def _show(bars: Bars, name: str) -> Progress:

@@ -1,4 +1,4 @@
-"""The command `study`: bring the runs of a study to their end, keep their records, write its page."""
+"""The command `study`: train the missing runs of a study, save their records and write its page."""
 
 import os
 from pathlib import Path
@@ -25,16 +25,16 @@ def run_study(
     output: Path,
     train: bool,
 ) -> None:
-    """Run what has no record yet, then write records and page, also where runs failed or were stopped."""
+    """Train runs without a record, then write records and page, even if runs failed or were stopped."""
     study = study_of(name)
     if seeds is not None and seeds < 1:
-        raise ConfigError(f"--seeds {seeds}: at least one is needed")
+        raise ConfigError(f"--seeds {seeds}: at least one seed is needed")
     chosen = study.runs(seeds, rows)
     have = records.collect(study, root, output / "records")
     waiting = [(entry, seed) for entry, seed in chosen if not have.finished(entry, seed)]
     try:
         if train and waiting:
-            print(f"{len(waiting)} of {len(chosen)} runs to make", flush=True)
+            print(f"{len(waiting)} of {len(chosen)} runs to train", flush=True)
             todo = [(e.config(seed, data), records.directory_of(e, seed, root)) for e, seed in waiting]
             with Bars(interval=60.0) as bars:
                 sweep(todo, jobs or os.cpu_count() or 1, bars)
@@ -44,7 +44,7 @@ def run_study(
 
 
 def write(name: str, study: Study, root: Path, output: Path) -> list[Path]:
-    """Records and page into a folder; the paths of the page, its table and its picture."""
+    """Write records and page to a folder; returns the paths of the page, its table and its picture."""
     found = records.collect(study, root, output / "records")
     if not found.runs:
         output.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def write(name: str, study: Study, root: Path, output: Path) -> list[Path]:
 
 
 def contents(output: Path) -> str:
-    """The list of all studies, as their records and pages in a folder are."""
+    """The index of all studies, from the records and pages in a folder."""
     return index(all_of(output / "records"), {path.stem for path in output.glob("*.md")})
 
 

@@ -1,4 +1,4 @@
-"""The commands `table` and `demo`: several networks, several seeds, side by side."""
+"""The commands `table` and `demo`: train several networks with several seeds, and compare them."""
 
 import os
 import time
@@ -18,10 +18,10 @@ from quarterturn_lab.settings.experiments import config_for, experiment_of
 from quarterturn_lab.settings.networks import ROWS
 from quarterturn_lab.training.sweep import sweep
 
-# The longest first.
+# The slowest first.
 DEMO: dict[str, dict[str, Any]] = {
     "pool-mean": {},
-    "roll-all-quarter": {"rotate": "filters"},  # the same network, in half the time
+    "roll-all-quarter": {"rotate": "filters"},  # the same network, trained in half the time
     "baseline": {},
 }
 
@@ -29,7 +29,7 @@ DEMO: dict[str, dict[str, Any]] = {
 def run_table(
     experiment: str, count: int, rows: tuple[str, ...], jobs: int | None, root: Path, options: dict[str, Any]
 ) -> None:
-    """Bring all runs to their end, print the table, write it and the report."""
+    """Train or resume all runs, print the table, write the table and the report."""
     known = experiment_of(experiment)
     for row in rows:
         if row not in ROWS:
@@ -55,18 +55,18 @@ def run_table(
 
 
 def run_demo(root: Path, jobs: int | None) -> None:
-    """Three networks on the embedded set."""
+    """Train three networks on the synthetic images, print the table and write the report."""
     start = time.monotonic()
-    print("three networks learn to tell ten kinds of organisms apart, at any orientation", flush=True)
+    print("training three networks to classify ten kinds of organisms in any orientation", flush=True)
     todo = []
     for row, options in DEMO.items():
-        config = config_for("synthetic", row, eval_points=6, **options)
+        config = config_for("synthetic", row, **options)
         todo.append((config, directory_of(config, root)))
     with Bars(interval=5.0) as bars:
         sweep(todo, jobs or os.cpu_count() or 1, bars)
     _print_table("synthetic", result_table.lines_of(root, "synthetic"))
     page = report(root)
-    print(f"{clock(time.monotonic() - start)} minutes. report: {page.resolve()}")
+    print(f"{clock(time.monotonic() - start)} minutes\nreport: {page.resolve()}")
 
 
 def _print_table(experiment: str, lines: list[result_table.Line]) -> None:

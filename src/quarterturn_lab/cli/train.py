@@ -1,4 +1,4 @@
-"""The command `train`: one network."""
+"""The command `train`: train or resume one network."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ def train_one(name: str, seed: int, factory: str | None, root: Path, options: di
     config = config_for(experiment, row, seed, factory=factory, **options)
     directory = directory_of(config, root)
     if (directory / "checkpoint.pt").exists() and not (directory / "summary.json").exists():
-        print(f"going on from the checkpoint in {directory}")
+        print(f"resuming from the checkpoint in {directory}")
     with Bars() as bars:
         label = f"{directory.parent.name} seed {seed}"
         result = training_run.run(
@@ -29,7 +29,7 @@ def train_one(name: str, seed: int, factory: str | None, root: Path, options: di
 
 
 def described(task_name: str, scores: Scores) -> str:
-    """The scores that a task is about, as text."""
+    """The main scores of a task, as text."""
     task = TASKS[task_name]
     text = f"{task.name} {scores[task.score]:.{task.digits}f}"
     if task.second:

@@ -1,4 +1,4 @@
-"""Data sets by name, one file each. A loader is a function from `Settings` to a `Dataset`, or to `Scenes`."""
+"""Data sets by name, one file each. A loader is a function from `Settings` to `Dataset` or `Scenes`."""
 
 from collections.abc import Callable
 from importlib import import_module

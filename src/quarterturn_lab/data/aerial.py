@@ -1,9 +1,9 @@
-"""Aerial images with masks, as Mnih published the Massachusetts buildings and roads:
+"""Aerial images with masks, in the layout of Mnih's Massachusetts buildings and roads data sets:
 
     DIR/{train,valid,test}/sat/<name>.tiff   the image, in colour
-    DIR/{train,valid,test}/map/<name>.tif    the mask: anything above 0 is a building, or a road
+    DIR/{train,valid,test}/map/<name>.tif    the mask: above 0 is a building or a road
 
-Images and masks belong together by their names without endings, which may be tif, tiff, png or jpg.
+An image and its mask have the same name; extensions may differ (tif, tiff, png or jpg).
 """
 
 from dataclasses import replace
@@ -18,14 +18,14 @@ from quarterturn_lab.errors import DataError
 
 PARTS = ("train", "valid", "test")
 TREE = (
-    "the folder of the parts, with images in sat/ and masks in map/:\n"
+    "a folder with images in sat/ and masks in map/:\n"
     "  {folder}/{{train,valid,test}}/sat/<name>.tiff\n  {folder}/{{train,valid,test}}/map/<name>.tif"
 )
 NESTED = ("mass_buildings", "mass_roads")
 
 
 def load(settings: Settings) -> Scenes:
-    """The parts as they are on the disk; valid/ may be missing. Images are at least as large as a tile."""
+    """The training, validation and test folders; valid/ may be missing. Images must be at least as large as a tile."""
     folder = inside(existing(settings.folder, TREE))
     tree = TREE.format(folder=folder)
     found: list[image_mask_pairs.Pair] = []
@@ -46,5 +46,5 @@ def load(settings: Settings) -> Scenes:
 
 
 def inside(folder: Path) -> Path:
-    """The folder of the parts, which may be one further down."""
+    """The folder that holds train/, which may be one level down."""
     return next((folder / name for name in NESTED if (folder / name / "train").is_dir()), folder)

@@ -1,4 +1,4 @@
-"""Random warps of training images, batched, each image's own drawn from (seed, epoch, image) and nothing else."""
+"""Random augmentation of image batches, reproducible for each (seed, epoch, image); and rotation by an angle."""
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ U64 = np.uint64
 
 
 def uniforms(seed: int, epoch: int, images: NDArray[np.int64], count: int) -> NDArray[np.float64]:
-    """`(len(images), count)` numbers in [0, 1) that depend on seed, epoch and image alone: a counter, mixed.
+    """`(len(images), count)` random numbers in [0, 1) that depend only on seed, epoch and image: hashed counters.
 
     >>> a = uniforms(0, 3, np.array([5, 9]), 2)
     >>> b = uniforms(0, 3, np.array([9]), 2)
@@ -35,7 +35,7 @@ def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def matrices(warps: Augment, seed: int, epoch: int, images: NDArray[np.int64]) -> Tensor:
-    """`(N, 2, 3)` affine maps from positions in the warped image to positions in the image, both in [-1, 1]."""
+    """`(N, 2, 3)` affine maps from positions in the augmented image to positions in the original, both in [-1, 1]."""
     u = uniforms(seed, epoch, images, 7)
     angle = np.deg2rad(warps.turn * u[:, 0])
     zoom = warps.zoom ** (2 * u[:, 1] - 1)
@@ -56,9 +56,9 @@ def matrices(warps: Augment, seed: int, epoch: int, images: NDArray[np.int64]) -
 def warped(
     images: Tensor, maps: Tensor, side: int | None = None, border: str = "zeros", mode: str = "bilinear"
 ) -> Tensor:
-    """Each image `(C, S, S)` seen through its own affine map, as `(C, side, side)`: what is between is interpolated.
+    """Each image `(C, S, S)` transformed by its own affine map to `(C, side, side)`, with interpolation.
 
-    Maps are those of the smaller square in the middle, so that images larger than `side` are room to look into.
+    Maps refer to the central square of that side; pixels of a larger image fill in from outside it.
     """
     size = [*images.shape[:2], *(side or length for length in images.shape[2:])]
     grid = F.affine_grid((maps * (size[2] / images.shape[2])).to(images), size, align_corners=False)
@@ -66,31 +66,31 @@ def warped(
 
 
 def source_side(warps: Augment, side: int) -> int:
-    """The side of the square from which any of the warps can fill one of the given side without looking outside."""
+    """The side of a source image that is large enough for any augmentation to stay inside it."""
     corner = 2**0.5 if warps.turn or warps.shear else 1.0
     reach = corner * warps.zoom * warps.stretch * (1 + np.tan(np.deg2rad(warps.shear))) + 2 * warps.shift
     extra = int(np.ceil(side * reach)) - side
-    return side + extra + extra % 2  # the middle stays on the same pixels
+    return side + extra + extra % 2  # even, so that the centre stays on the same pixels
 
 
-# The first principal component of galaxies' colours, of values in [0, 1] (Dieleman, Willett & Dambre 2015).
+# The first principal component of the colours of galaxies, for values in [0, 1] (Dieleman, Willett & Dambre 2015).
 COLOUR = (-0.0148366, -0.01253134, -0.01040762)
 
 
 def colours(warps: Augment, seed: int, epoch: int, images: NDArray[np.int64]) -> Tensor:
-    """`(N, 3, 1, 1)` to be added to red, green and blue in [0, 1]: a normal number times the principal component."""
-    u = uniforms(seed, epoch, images, 9)[:, 7:]  # those before are of the warps
+    """`(N, 3, 1, 1)` offsets for red, green and blue in [0, 1]: a normal random number times `COLOUR`."""
+    u = uniforms(seed, epoch, images, 9)[:, 7:]  # the first seven are used by `matrices`
     normal = np.sqrt(-2 * np.log1p(-u[:, 0])) * np.cos(2 * np.pi * u[:, 1])
     return torch.from_numpy(warps.colour * normal[:, None] * np.array(COLOUR)).float()[:, :, None, None]
 
 
 def corners(seed: int, epoch: int, images: NDArray[np.int64]) -> NDArray[np.float64]:
-    """`(N, 2)` numbers in [0, 1): where a tile is taken from."""
+    """`(N, 2)` random numbers in [0, 1): the position of a tile in its image."""
     return uniforms(seed, epoch, images, 11)[:, 9:]
 
 
 def turned(images: Tensor, degrees: float) -> Tensor:
-    """All images turned clockwise by an angle; quarter turns are exact, the others interpolate."""
+    """All images rotated clockwise by an angle; quarter turns are exact, other angles interpolate."""
     quarters, rest = divmod(degrees % 360, 90)
     if rest == 0:
         return torch.rot90(images, -int(quarters), (2, 3))

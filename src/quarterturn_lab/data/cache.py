@@ -1,4 +1,4 @@
-"""Decoded images, kept between runs: one folder for each content and setting, made whole or not at all."""
+"""The cache of decoded images: one folder for each set of files and settings."""
 
 import hashlib
 import json
@@ -14,18 +14,18 @@ from numpy.typing import NDArray
 
 from quarterturn_lab.files import no_space
 
-VERSION = 2  # of the form; a change makes new folders
+VERSION = 2  # of the format; a change makes new folders
 
 
 def root() -> Path:
-    """Where caches are: $QUARTERTURN_CACHE, or the user's cache folder."""
+    """The cache folder: $QUARTERTURN_CACHE, or quarterturn/ in the user's cache folder."""
     given = os.environ.get("QUARTERTURN_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(given) if given else Path(base) / "quarterturn"
 
 
 def fingerprint(settings: dict[str, Any], paths: Iterable[tuple[str, Path]] = ()) -> str:
-    """A key from the settings and from the names and contents of the files."""
+    """A key from the settings, and the names and contents of the files."""
     digest = hashlib.sha256(json.dumps({"version": VERSION, **settings}, sort_keys=True).encode())
     for name, path in paths:
         content = path.read_bytes()
@@ -38,10 +38,10 @@ Made = tuple[NDArray[Any], dict[str, Any]]
 
 
 def cached(key: str, make: Callable[[], Made]) -> Made:
-    """The images, memory-mapped, and what belongs to them; made first where they are not there.
+    """The images, memory-mapped, and their metadata; made first if they are not in the cache.
 
-    They are written into a folder of another name that is then renamed: a reader sees all or nothing, and of two
-    writers one wins.
+    They are written to a temporary folder that is then renamed: readers see all or nothing, and of two writers one
+    wins.
     """
     folder = root() / key
     if not folder.exists():
@@ -63,7 +63,7 @@ def cached(key: str, make: Callable[[], Made]) -> Made:
 
 
 def _save(path: Path, images: NDArray[Any]) -> None:
-    """As np.save does, but a full disk raises an error that says so."""
+    """Like np.save, but a full disk raises its own error."""
     with path.open("wb") as file:
         header = {"descr": images.dtype.str, "fortran_order": False, "shape": images.shape}
         np.lib.format.write_array_header_1_0(file, header)

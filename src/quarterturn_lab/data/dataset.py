@@ -1,4 +1,4 @@
-"""What a loader gives: images with labels (`Dataset`), or whole scenes with a label for each pixel (`Scenes`).
+"""What a loader returns: images with labels (`Dataset`), or scenes with a label for each pixel (`Scenes`).
 
 Nothing here needs torch.
 """
@@ -21,25 +21,25 @@ NO_IMAGES: Indices = np.zeros(0, dtype=np.int64)
 class Dataset:
     """Images `(N, C, S, S)`, often a memory map; `train`, `valid` and `test` are indices into them.
 
-    Labels are numbers of classes `(N,)`, or `(N, answers)` shares in [0, 1], whose names are then the `classes`. Images
-    may be larger than the network's input: that is room for the warps, and the middle of them is what is evaluated.
+    Labels are class indices `(N,)`, or shares `(N, answers)` in [0, 1], with the names of the answers as `classes`.
+    Images may be larger than the network's input: augmentation uses the rest, evaluation crops the centre.
     """
 
-    images: NDArray[Any]  # bytes, or floats
+    images: NDArray[Any]  # bytes or floats
     labels: NDArray[Any]
     classes: tuple[str, ...]
     names: tuple[str, ...]
     train: Indices
     test: Indices
     fingerprint: str  # of the contents and the settings
-    bad: tuple[str, ...] = ()  # images that could not be used and were skipped
+    bad: tuple[str, ...] = ()  # skipped images
     valid: Indices = field(default_factory=lambda: NO_IMAGES)
     task: str = "classes"
-    bands: tuple[int, ...] = ()  # the numbers of channels that the files had, equal ones counted once
+    bands: tuple[int, ...] = ()  # the distinct numbers of channels of the files
 
 
 class Ragged:
-    """Arrays of several sizes in one flat one, often a memory map: `ragged[i]` is number i, in its own shape."""
+    """Arrays of different shapes in one flat array, often a memory map: `ragged[i]` is array i in its own shape."""
 
     def __init__(self, flat: NDArray[Any], shapes: Sequence[Sequence[int]]) -> None:
         self.flat, self.shapes = flat, [tuple(shape) for shape in shapes]
@@ -74,22 +74,22 @@ Data = Dataset | Scenes
 
 
 class Settings(ImageSettings):
-    """What a loader is asked for: images of a folder as squares of this side, read as a run's settings say."""
+    """The settings of a loader: a folder, the side and channels of its images, and how to read them."""
 
     folder: str | None
     side: int
     channels: int
 
     def cache_key(self) -> dict[str, Any]:
-        """What decides the arrays in the cache, beside the contents of the folder."""
+        """The settings that affect the cached arrays."""
         found = self.model_dump(exclude={"folder", "skip_bad", "max_pixels"})
-        if not self.floats:  # it came later: caches and runs that are older have no such key
+        if not self.floats:  # added later: older caches and runs have no such key
             del found["floats"]
         return found
 
 
 def subset(data: Data, size: int | None, seed: int) -> Data:
-    """The data with a draw of its training part, another for each seed; of classes their shares, at least 2 of each."""
+    """The data with a random subset of its training images; classes keep their shares, with at least 2 images each."""
     if size is None or size >= len(data.train):
         return data
     rng = np.random.default_rng(key("train part", seed))

@@ -1,4 +1,4 @@
-"""Any folder of class folders: `DIR/<class>/<image>`, a class for each folder, in the order of their names."""
+"""Images in one folder for each class: `DIR/<class>/<image>`. Classes are sorted by name."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,30 +11,30 @@ from quarterturn_lab.data.dataset import Dataset, Settings
 from quarterturn_lab.data.read_all import squares
 from quarterturn_lab.errors import DataError
 
-TREE = "a folder for each class, with its images in it:\n  {folder}/<class>/<image>.jpg   (also png, tif, bmp, gif ...)"
+TREE = "one folder for each class, with its images:\n  {folder}/<class>/<image>.jpg   (also png, tif, bmp, gif ...)"
 
 Split = Callable[[list[str], NDArray[np.int64]], NDArray[np.bool_]]
 
 
 def load(settings: Settings) -> Dataset:
-    """The images of a folder of class folders; a tenth of each class is for testing."""
+    """The images of all class folders; a tenth of each class is for testing."""
     folder = existing(settings.folder, TREE)
     return from_class_folders(folder, settings, TREE.format(folder=folder))
 
 
 def existing(folder: str | None, tree: str) -> Path:
-    """The folder, or an error that shows the tree that was expected."""
+    """The folder, or an error that shows the expected tree."""
     if folder is None:
-        raise DataError(f"this experiment needs --data DIR, {tree.format(folder='DIR')}")
+        raise DataError(f"this experiment needs images: give --data DIR, {tree.format(folder='DIR')}")
     path = Path(folder)
     if not path.is_dir():
-        what = "is no folder" if path.exists() else "does not exist"
+        what = "is not a folder" if path.exists() else "does not exist"
         raise DataError(f"{path} {what}; expected {tree.format(folder=path)}")
     return path
 
 
 def files_in(folder: Path, tree: str) -> list[tuple[str, Path]]:
-    """Names `<class>/<image>` and paths of all images, sorted; hidden files are left out."""
+    """Names `<class>/<image>` and paths of all images, sorted, without hidden files."""
     found = [
         (f"{group.name}/{path.name}", path)
         for group in sorted(folder.iterdir())
@@ -49,19 +49,17 @@ def files_in(folder: Path, tree: str) -> list[tuple[str, Path]]:
 
 
 def from_class_folders(folder: Path, settings: Settings, tree: str, split: Split | None = None) -> Dataset:
-    """Decode, or take from the cache, and split. Images that cannot be read raise, or are counted with `skip_bad`."""
+    """Read the images, from the cache if possible, and split them. Unreadable images raise, or are skipped."""
     found = files_in(folder, tree)
     read = squares("class folders", found, settings)
     classes = tuple(sorted({name.split("/")[0] for name, _ in found}))
     if len(classes) < 2:
-        raise DataError(f"{folder} has one class only ({classes[0]}): there is nothing to tell apart; expected {tree}")
+        raise DataError(f"{folder} has only one class ({classes[0]}), two or more are needed; expected {tree}")
     number = {name: i for i, name in enumerate(classes)}
     labels = np.array([number[name.split("/")[0]] for name in read.names], dtype=np.int64)
     test = (split or splits.stratified)(read.names, labels)
     if not test.any() or test.all():
-        raise DataError(
-            f"{len(read.names)} images in {folder} are too few for a training and a test part: give at least 20"
-        )
+        raise DataError(f"{len(read.names)} images in {folder} are too few to train and test: give at least 20")
     return Dataset(
         read.array,
         labels,

@@ -1,11 +1,11 @@
-"""Galaxies, as the Galaxy Zoo challenge published them: images, and a table of the shares of votes for each answer.
+"""Galaxies, in the layout of the Galaxy Zoo challenge: images, and a table with the share of votes for each answer.
 
     DIR/images_training_rev1/<GalaxyID>.jpg   424 x 424, colour
     DIR/training_solutions_rev1.csv           GalaxyID,Class1.1,Class1.2,... one row for each image
 
-The answers are the columns that the header has. The split is by the order of the rows: the first 80 per cent are for
-training, the next 10 for validation, the last 10 for testing; of all 61,578 the paper trains on the first 55,421 and
-measures on the last 6,157.
+The columns of the table are the answers. The split follows the order of the rows: the first 80 per cent are for
+training, the next 10 for validation, the last 10 for testing. With all 61,578 galaxies the split is the paper's: 55,421
+for training, the last 6,157 for testing.
 """
 
 import csv
@@ -21,12 +21,12 @@ from quarterturn_lab.data.read_all import Files, by_stem, squares
 from quarterturn_lab.errors import DataError
 
 IMAGES, TABLE, TEST_IMAGES = "images_training_rev1", "training_solutions_rev1.csv", "images_test_rev1"
-TREE = f"the folder of the challenge:\n  {{folder}}/{IMAGES}/<GalaxyID>.jpg\n  {{folder}}/{TABLE}"
-ALL, ALL_TEST = 61_578, 6_157  # the paper's
+TREE = f"the folder of the Galaxy Zoo challenge:\n  {{folder}}/{IMAGES}/<GalaxyID>.jpg\n  {{folder}}/{TABLE}"
+ALL, ALL_TEST = 61_578, 6_157  # in the paper
 
 
 def load(settings: Settings) -> Dataset:
-    """Images with the shares of votes; they keep all of their scaled size, as room for the warps."""
+    """Images with shares of votes. They are not cropped to the network's input, to leave room for augmentation."""
     folder = inside(existing(settings.folder, TREE))
     tree = TREE.format(folder=folder)
     for name in (IMAGES, TABLE):
@@ -35,7 +35,7 @@ def load(settings: Settings) -> Dataset:
     answers, rows = table(folder / TABLE)
     files = paired(folder / IMAGES, rows, folder / TABLE, settings.skip_bad)
     room = max(settings.side, settings.longest or settings.side)
-    room -= (room - settings.side) % 2  # so that the network's square is in the very middle
+    room -= (room - settings.side) % 2  # so that the network's input is exactly central
     read = squares("galaxies", files, settings.model_copy(update={"side": room}))
     train, valid, test = split(len(read.names))
     return Dataset(
@@ -54,14 +54,16 @@ def load(settings: Settings) -> Dataset:
 
 
 def inside(folder: Path) -> Path:
-    """The folder of the table, which may be one further down."""
+    """The folder that holds the table, which may be one level down."""
     return folder / "galaxies" if (folder / "galaxies" / TABLE).is_file() else folder
 
 
 def split(count: int) -> tuple[Indices, Indices, Indices]:
-    """Training, validation and test part, in file order."""
+    """The indices for training, validation and testing, in file order."""
     if count < 10:
-        raise DataError(f"{count} galaxies are too few to be split into 80, 10 and 10 per cent: give at least 10")
+        raise DataError(
+            f"{count} galaxies are too few to split into training, validation and test images: give at least 10"
+        )
     everything = np.arange(count)
     if count == ALL:
         return everything[:-ALL_TEST], NO_IMAGES, everything[-ALL_TEST:]
@@ -70,61 +72,61 @@ def split(count: int) -> tuple[Indices, Indices, Indices]:
 
 
 def table(path: Path) -> tuple[tuple[str, ...], dict[str, NDArray[np.float64]]]:
-    """The names of the answers, and their shares by GalaxyID, in file order; every mistake is named with its line."""
+    """The names of the answers, and their shares by GalaxyID, in file order. Errors name the line."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         try:
             lines = list(csv.reader(file))
         except (csv.Error, UnicodeDecodeError) as error:
-            raise DataError(f"{path} is no table: {error}") from None
+            raise DataError(f"{path} is not a CSV table: {error}") from None
     header = [name.strip() for name in lines[0]] if lines else []
     if len(header) < 2 or header[0].lower() != "galaxyid":
         raise DataError(f"{path}, line 1: expected a header GalaxyID,Class1.1,..., found {','.join(header[:4])!r}")
     twice = [name for name, times in Counter(header).items() if times > 1]
     if twice:
-        raise DataError(f"{path}, line 1: the column {twice[0]} is there more than once")
+        raise DataError(f"{path}, line 1: the column {twice[0]} appears more than once")
     rows: dict[str, NDArray[np.float64]] = {}
     for number, line in enumerate(lines[1:], start=2):
         if line:
             name, values = _row(path, number, line, header)
             if name in rows:
-                raise DataError(f"{path}, line {number}: GalaxyID {name} is there a second time")
+                raise DataError(f"{path}, line {number}: GalaxyID {name} appears a second time")
             rows[name] = values
     return tuple(header[1:]), rows
 
 
 def _row(path: Path, number: int, line: list[str], header: list[str]) -> tuple[str, NDArray[np.float64]]:
     if len(line) != len(header):
-        raise DataError(f"{path}, line {number}: {len(line)} columns, the header has {len(header)}")
+        raise DataError(f"{path}, line {number}: {len(line)} columns, but the header has {len(header)}")
     values = []
     for column, text in zip(header[1:], line[1:], strict=True):
         try:
             value = float(text)
         except ValueError:
-            raise DataError(f"{path}, line {number}, {column}: {text!r} is no number") from None
+            raise DataError(f"{path}, line {number}, {column}: {text!r} is not a number") from None
         if not 0 <= value <= 1:
-            raise DataError(f"{path}, line {number}, {column}: {text} is outside 0..1, a share of votes")
+            raise DataError(f"{path}, line {number}, {column}: {text} is outside 0..1, the range of a share of votes")
         values.append(value)
     return line[0].strip(), np.array(values)
 
 
 def paired(folder: Path, rows: dict[str, NDArray[np.float64]], source: Path, skip: bool) -> Files:
-    """Names and paths of the images, in the order of the rows; what is on one side only is named, or left out."""
+    """Names and paths of the images, in the order of the rows. A row or image on its own raises, or is skipped."""
     found = by_stem(folder)
     without_image = [name for name in rows if name not in found]
     without_row = [name for name in found if name not in rows]
     if not skip and without_image:
         raise DataError(
             f"{source} has {len(without_image)} row{'s' if len(without_image) > 1 else ''} without an image in "
-            f"{folder}: {_some(without_image)}. --skip-bad leaves them out"
+            f"{folder}: {_some(without_image)}. Use --skip-bad to skip them"
         )
     if not skip and without_row:
         raise DataError(
             f"{folder} has {len(without_row)} image{'s' if len(without_row) > 1 else ''} without a row in {source}: "
-            f"{_some([found[name].name for name in without_row])}. --skip-bad leaves them out"
+            f"{_some([found[name].name for name in without_row])}. Use --skip-bad to skip them"
         )
     files = [(name, found[name]) for name in rows if name in found]
     if not files:
-        raise DataError(f"no image in {folder} belongs to a row of {source}")
+        raise DataError(f"no image in {folder} has a row in {source}: name images by GalaxyID")
     return files
 
 

@@ -1,4 +1,4 @@
-"""Images with label maps of the same size, for the loaders of scenes."""
+"""Images with label maps of the same size, read for the loaders of scenes."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ Pair = tuple[str, Path, Path]  # name, image, label map
 
 
 def matched(image_folder: Path, label_folder: Path, prefix: str, skip: bool) -> list[Pair]:
-    """Images and label maps whose names differ in their ending at most; one without the other is named, or left out."""
+    """Images and label maps with the same name without extension. A file on its own raises, or is skipped."""
     pictures, maps = by_stem(image_folder), by_stem(label_folder)
     for here, there, what, folder in (
         (pictures, maps, "label map", label_folder),
@@ -25,14 +25,14 @@ def matched(image_folder: Path, label_folder: Path, prefix: str, skip: bool) -> 
         alone = [path for stem, path in here.items() if stem not in there]
         if alone and not skip:
             others = f" ({len(alone)} such files)" if len(alone) > 1 else ""
-            raise DataError(f"{alone[0]} has no {what} in {folder}{others}. --skip-bad leaves such files out")
+            raise DataError(f"{alone[0]} has no {what} in {folder}{others}. Use --skip-bad to skip them")
     return [(f"{prefix}{stem}", pictures[stem], maps[stem]) for stem in pictures if stem in maps]
 
 
 def read(kind: str, pairs: list[Pair], settings: Settings, instances: bool, least: int = 1) -> Scenes:
-    """The scenes, decoded or from the cache, all of them for training until the loader says otherwise.
+    """The scenes, from the cache if possible, all of them for training; the loader splits them.
 
-    Labels are 0 and 1, or numbers of instances. `least` is the least side of an image.
+    Labels are 0 and 1, or instance numbers. `least` is the smallest side allowed.
     """
     files = [(name, path) for name, path, _ in pairs] + [(f"{name}, labels", path) for name, _, path in pairs]
     asked = {"channels": settings.channels, "invert": settings.invert, "instances": instances, "least": least}
@@ -46,9 +46,7 @@ def read(kind: str, pairs: list[Pair], settings: Settings, instances: bool, leas
             settings.skip_bad,
         )
         pixels = [image.ravel() for image, _, _ in scenes.values()]
-        labels = [
-            labels.ravel().view(np.uint8) for _, labels, _ in scenes.values()
-        ]  # two bytes each, behind all images
+        labels = [labels.ravel().view(np.uint8) for _, labels, _ in scenes.values()]  # two bytes each, after all images
         about = {
             "names": list(scenes),
             "shapes": [image.shape for image, _, _ in scenes.values()],
@@ -84,24 +82,24 @@ def one(
     labels = read_labels(label_path, instances)
     if labels.shape != image.shape[1:]:
         sizes = " and ".join(f"{shape[1]} x {shape[0]}" for shape in (image.shape[1:], labels.shape))
-        raise DataError(f"{path} and {label_path} differ in size, {sizes}: each pixel needs a label")
+        raise DataError(f"{path} and {label_path} differ in size, {sizes}: they must be equal")
     return (255 - image if settings.invert else image), labels, bands[0]
 
 
 def read_labels(path: Path, instances: bool) -> NDArray[np.uint16]:
-    """A label map `(H, W)`: numbers of instances as they are, or 1 where any channel is above 0."""
+    """A label map `(H, W)`: the instance numbers, or 1 where any channel is above 0."""
     try:
         with quiet(), Image.open(path) as image:
             if not instances and image.mode in ("P", "PA", "LA", "RGBA"):
-                values = np.asarray(image.convert("RGB"))  # transparency says nothing of a label
+                values = np.asarray(image.convert("RGB"))  # ignore transparency
             else:
                 values = np.asarray(image)
     except (OSError, SyntaxError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({error}): it is broken, truncated or no image") from None
+        raise DataError(f"{path} cannot be read ({error}): it is damaged, truncated or not an image") from None
     if not instances:
         return ((values if values.ndim == 2 else values.max(axis=2)) > 0).astype(np.uint16)
     if values.ndim != 2:
-        raise DataError(f"{path} has {values.shape[2]} channels: a map of instances has one number for each pixel")
+        raise DataError(f"{path} has {values.shape[2]} channels: an instance map has one number for each pixel")
     if values.min() < 0 or values.max() > np.iinfo(np.uint16).max:
-        raise DataError(f"{path} holds numbers outside 0..65535")
+        raise DataError(f"{path} has values outside 0..65535: renumber the instances")
     return values.astype(np.uint16)

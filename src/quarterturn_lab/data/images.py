@@ -1,6 +1,6 @@
-"""From image files of any kind to arrays `(C, H, W)`, and to the squares that a network looks at.
+"""Reads image files as arrays `(C, H, W)`, and fits them to the square input of a network.
 
-Nothing here needs torch, so that predictions through onnxruntime do not.
+Nothing here needs torch.
 """
 
 from pathlib import Path
@@ -20,16 +20,16 @@ SUFFIXES |= numeric_files.FITS
 
 
 def read(path: Path, settings: Settings) -> Array:
-    """One image as `(channels, side, side)`: its longest side scaled, centred on the background."""
+    """One image as `(channels, side, side)`: scaled by its longest side, and centred."""
     return fitted(decoded(path, settings, scaled=True)[0], settings)
 
 
 def decoded(path: Path, settings: Settings, scaled: bool = False) -> tuple[Array, tuple[int, ...]]:
-    """One image as `(channels, H, W)`, and how many channels the file has: 3, or 1 and 3 where all three are equal.
+    """One image as `(channels, H, W)`, and its possible numbers of channels: (1,), (3,), or (1, 3) for a grey RGB file.
 
-    Bytes: any mode of Pillow will do, palettes, 1, 16 and 32 bits, transparency (on white), and grey and colour are
-    made of each other. With `settings.floats` the file's own values in its own channels. `scaled`: it will be `fitted`,
-    so that a JPEG's decoder may leave out what is scaled away. What cannot be read raises, named.
+    Every Pillow mode is converted to bytes, in grey or colour, with transparency on white. With `settings.floats`, the
+    values and channels of the file are kept. `scaled`: the image will be `fitted`, so a JPEG may be decoded at lower
+    resolution. Unreadable files raise.
     """
     if settings.floats:
         array = numeric_files.read(path, settings.max_pixels)
@@ -38,14 +38,14 @@ def decoded(path: Path, settings: Settings, scaled: bool = False) -> tuple[Array
         return array, (len(array),)
     if settings.channels not in (1, 3):
         raise DataError(
-            f"pictures have 1 or 3 channels, not {settings.channels}: give --floats for files with other numbers"
+            f"8-bit images have 1 or 3 channels, not {settings.channels}: use --floats for other numbers of channels"
         )
     if path.suffix.lower() in numeric_files.FITS:
-        raise DataError(f"{path} holds numbers, not a picture: give --floats to use them as they are")
+        raise DataError(f"{path} is a FITS file: use --floats to read its values")
     mode = "L" if settings.channels == 1 else "RGB"
     least = max(settings.side, settings.longest or settings.side)
     try:
-        with numeric_files.quiet(), Image.open(path) as image:  # Pillow's own limit of pixels is only a warning
+        with numeric_files.quiet(), Image.open(path) as image:  # no warning for Pillow's own pixel limit
             width, height = image.size
             if width * height <= settings.max_pixels:
                 if scaled:
@@ -58,10 +58,10 @@ def decoded(path: Path, settings: Settings, scaled: bool = False) -> tuple[Array
             f"{path} has far more pixels than the limit of {settings.max_pixels:,}: make it smaller"
         ) from None
     except FileNotFoundError:
-        raise DataError(f"{path} is not there any more") from None
+        raise DataError(f"{path} no longer exists") from None
     except (OSError, SyntaxError, ValueError, IndexError, MemoryError) as error:
-        hint = "; many channels or floats need --floats" if path.suffix.lower() in numeric_files.TIFF else ""
-        raise DataError(f"{path} cannot be read ({error}): it is broken, truncated or no image{hint}") from None
+        hint = "; for floats or many channels use --floats" if path.suffix.lower() in numeric_files.TIFF else ""
+        raise DataError(f"{path} cannot be read ({error}): it is damaged, truncated or not an image{hint}") from None
     if width * height > settings.max_pixels:
         raise DataError(numeric_files.too_many_pixels(path, width, height, settings.max_pixels))
     array = plain[None] if plain.ndim == 2 else plain.transpose(2, 0, 1)
@@ -76,11 +76,11 @@ def has_channels(path: Path, count: int) -> str:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """8 bits, in any mode, without transparency."""
+    """The image in 8 bits, without transparency."""
     if image.mode in ("I", "F") or image.mode.startswith("I;"):
         values = np.asarray(image, dtype=np.float64)
         if not np.isfinite(values).all():
-            raise ValueError("it holds values that are not finite")
+            raise ValueError("it has values that are not finite")
         top = values.max(initial=0.0)
         scale = 255.0 if top <= 1 and image.mode == "F" else 1.0 if top <= 255 and image.mode != "I;16" else 1 / 257
         return Image.fromarray((values * scale).clip(0, 255).round().astype(np.uint8))
@@ -92,9 +92,9 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 
 def fitted(array: Array, settings: Settings) -> Array:
-    """`(C, H, W)` -> `(C, side, side)`: the longest side scaled to `longest`, the middle cut out or put on background.
+    """`(C, H, W)` -> `(C, side, side)`: the longest side scaled to `longest`, then cropped or padded to a square.
 
-    The background of bytes is 0: inverted white, and black. That of floats is the median of each channel.
+    Padding is 0 for bytes (black, or inverted white), and the median of each channel for floats.
     """
     side, longest = settings.side, settings.longest or settings.side
     factor = longest / max(array.shape[1:])

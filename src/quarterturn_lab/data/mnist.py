@@ -1,4 +1,4 @@
-"""Rotated MNIST, made from MNIST's idx files with a seed: 12,000 images to train with, 50,000 to test."""
+"""Rotated MNIST, made from the MNIST files with a fixed seed: 12,000 training and 50,000 test images."""
 
 import gzip
 from pathlib import Path
@@ -15,12 +15,12 @@ from quarterturn_lab.errors import DataError
 from quarterturn_lab.settings.config import Augment
 
 TREE = (
-    "MNIST's files, packed (.gz) or not:\n  {folder}/train-images-idx3-ubyte, train-labels-idx1-ubyte,"
+    "the MNIST files, compressed (.gz) or not:\n  {folder}/train-images-idx3-ubyte, train-labels-idx1-ubyte,"
     "\n  {folder}/t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte"
 )
 PARTS = ("train", "t10k")
 TRAIN, TEST = 12_000, 50_000
-SEED = 0  # of the turns and of the draw
+SEED = 0  # for the rotations and the choice of images
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
@@ -30,16 +30,16 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     except (OSError, EOFError) as error:
         raise DataError(f"{path} cannot be read ({error})") from None
     if len(content) < 8 or content[:3] != b"\0\0\x08":
-        raise DataError(f"{path} is no idx file of bytes: it must begin with 00 00 08")
+        raise DataError(f"{path} is not an idx file of bytes: it must begin with 00 00 08")
     shape = tuple(int.from_bytes(content[4 + 4 * i : 8 + 4 * i], "big") for i in range(content[3]))
     start = 4 + 4 * len(shape)
     if len(content) - start != int(np.prod(shape)):
-        raise DataError(f"{path} is truncated: {shape} values were announced, {len(content) - start} bytes are there")
+        raise DataError(f"{path} is truncated: expected {shape} values, found {len(content) - start} bytes")
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
 
 
 def load(settings: Settings) -> Dataset:
-    """Digits turned by angles of their own, from 0 to 360 degrees, in the middle of a square of the given side."""
+    """Digits rotated by random angles, from 0 to 360 degrees, in the middle of a square of the given side."""
     folder = existing(settings.folder, TREE)
     folder = folder / "mnist" if (folder / "mnist").is_dir() else folder
     paths = [_find(folder, f"{part}-{kind}") for part in PARTS for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")]
@@ -75,7 +75,7 @@ def _find(folder: Path, name: str) -> Path:
 def _turned(digits: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
     size = digits.shape[1]
     if side < size:
-        raise DataError(f"digits of {size} x {size} do not fit into a side of {side}: give --side {size} or more")
+        raise DataError(f"digits of {size} x {size} do not fit into a side of {side}: use --side {size} or more")
     before = (side - size) // 2
     padded = np.pad(digits, ((0, 0), (before, side - size - before), (before, side - size - before)))
     parts = []

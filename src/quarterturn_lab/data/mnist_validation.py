@@ -1,4 +1,4 @@
-"""The training images of rotated MNIST alone, a sixth of them held out to choose networks on: tests are not seen."""
+"""The training images of rotated MNIST, a sixth of them held out for choosing a network; no test images."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ from quarterturn_lab.data.dataset import Dataset, Settings
 
 
 def load(settings: Settings) -> Dataset:
-    """What rotated MNIST is with 10,000 training images, and the other 2,000 in the place of the test images."""
+    """Rotated MNIST with 10,000 training images, and the other 2,000 in place of the test images."""
     data = mnist.load(settings)
     kept = len(data.train) * 5 // 6
     return replace(data, train=data.train[:kept], test=data.train[kept:])

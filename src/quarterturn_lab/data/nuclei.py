@@ -1,9 +1,9 @@
-"""Microscopy images with a number for each nucleus:
+"""Microscopy images with instance maps of nuclei:
 
-    DIR/images/<name>.png   grey or stained, of any size
-    DIR/labels/<name>.png   16 bits: 0 is the background, every other number a nucleus
+    DIR/images/<name>.png   grey or colour, any size
+    DIR/labels/<name>.png   16 bits: 0 is background, each other number is a nucleus
 
-A tenth of the images, by their names, is for testing.
+A tenth of the images, chosen by name, is for testing.
 """
 
 from dataclasses import replace
@@ -16,7 +16,7 @@ from quarterturn_lab.data.dataset import Scenes, Settings
 from quarterturn_lab.data.folders import existing
 from quarterturn_lab.errors import DataError
 
-TREE = "images and their label maps, of the same names:\n  {folder}/images/<name>.png\n  {folder}/labels/<name>.png"
+TREE = "images and label maps with the same names:\n  {folder}/images/<name>.png\n  {folder}/labels/<name>.png"
 
 
 def load(settings: Settings) -> Scenes:
@@ -32,10 +32,10 @@ def load(settings: Settings) -> Scenes:
     scenes = image_mask_pairs.read("nuclei", found, settings, instances=True)
     test = splits.stratified(scenes.names, np.zeros(len(scenes.names), dtype=np.int64))
     if not test.any() or test.all():
-        raise DataError(f"{len(scenes.names)} images in {folder} are too few for a training and a test part: give 10")
+        raise DataError(f"{len(scenes.names)} images in {folder} are too few to train and test: give at least 10")
     return replace(scenes, classes=("background", "nucleus"), train=np.flatnonzero(~test), test=np.flatnonzero(test))
 
 
 def inside(folder: Path) -> Path:
-    """The folder of the two folders, which may be one further down."""
+    """The folder that holds images/ and labels/, which may be one level down."""
     return folder / "nuclei" if (folder / "nuclei" / "images").is_dir() else folder

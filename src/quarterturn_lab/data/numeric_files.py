@@ -1,4 +1,4 @@
-"""Files that hold numbers rather than pictures: FITS, and float, 16-bit or many-channel TIFF.
+"""Reads files of numeric values: FITS, and float, 16-bit or many-channel TIFF.
 
 Nothing here needs torch.
 """
@@ -20,7 +20,7 @@ TIFF = frozenset({".tif", ".tiff"})
 
 
 def read(path: Path, max_pixels: int) -> NDArray[np.float32]:
-    """The values of a file as `(channels, H, W)`, as they are; anything that is not finite raises, named."""
+    """The unscaled values of a file as `(channels, H, W)`. Values that are not finite raise."""
     kind = path.suffix.lower()
     try:
         with quiet():
@@ -28,26 +28,26 @@ def read(path: Path, max_pixels: int) -> NDArray[np.float32]:
     except Missing as error:
         raise DataError(f"{path} needs {error}") from None
     except FileNotFoundError:
-        raise DataError(f"{path} is not there any more") from None
-    except Exception as error:  # each of the packages has a family of its own
-        raise DataError(f"{path} cannot be read ({error}): it is broken, truncated or no image") from None
+        raise DataError(f"{path} no longer exists") from None
+    except Exception as error:  # each package has its own error classes
+        raise DataError(f"{path} cannot be read ({error}): it is damaged, truncated or not an image") from None
     if array.ndim == 2:
         array = array[None]
     if array.ndim != 3:
         shape = " x ".join(map(str, array.shape))
-        raise DataError(f"{path} holds an array of {shape}: an image has 2 axes, or 3 with its channels")
+        raise DataError(f"{path} has an array of {shape}: an image has 2 axes, or 3 with channels")
     if array.shape[1] * array.shape[2] > max_pixels:
         raise DataError(too_many_pixels(path, array.shape[2], array.shape[1], max_pixels))
     values = array.astype(np.float32)
     if not np.isfinite(values).all():
         count = int((~np.isfinite(values)).sum())
-        raise DataError(f"{path} holds {count:,} values that are not finite: replace them first")
+        raise DataError(f"{path} has {count:,} values that are not finite: replace them first")
     return values
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Libraries warn of what is odd in a file; what counts is whether it can be read."""
+    """Suppress the warnings of libraries about odd files that they can read."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -59,10 +59,10 @@ def too_many_pixels(path: Path, width: int, height: int, limit: int) -> str:
 
 
 class Missing(Exception):
-    """A package that is not installed, and how to get it."""
+    """A package that is not installed, and how to install it."""
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f'{package} to be read: pip install "quarterturn[{extra}]"')
+        super().__init__(f'{package}: pip install "quarterturn[{extra}]"')
 
 
 def _fits(path: Path) -> NDArray[Any]:
@@ -75,11 +75,11 @@ def _fits(path: Path) -> NDArray[Any]:
         for part in parts:
             if part.is_image and part.data is not None:
                 return np.asarray(part.data)
-    raise ValueError("there is no image in it")
+    raise ValueError("no image in the file")
 
 
 def _tiff(path: Path) -> NDArray[Any]:
-    """All samples of the first image; pages of one size are channels."""
+    """All samples of the first image; pages of the same size are channels."""
     try:
         import tifffile
     except ImportError:
@@ -91,7 +91,7 @@ def _tiff(path: Path) -> NDArray[Any]:
 
 
 def _picture(path: Path, helper: str = "") -> NDArray[Any]:
-    """What Pillow can read, with the values that it has."""
+    """The unscaled values of a file that Pillow can read."""
     try:
         with Image.open(path) as image:
             if getattr(image, "n_frames", 1) > 1 and helper:

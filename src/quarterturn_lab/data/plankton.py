@@ -1,8 +1,8 @@
-"""Plankton, as the National Data Science Bowl published it: `train/<class>/<id>.jpg`, 121 classes.
+"""Plankton, in the layout of the National Data Science Bowl: `train/<class>/<id>.jpg`, 121 classes.
 
-The paper's own split is not to be had. Ours is the rule of `splits.stratified`: on all 30,336 images it gives 27,299
-for training and 3,037 for testing, on any subset the same fractions. For a set of 24,221 of them the test names are in
-the repository too, in committed_splits/plankton_test.txt, and are used where the folder holds just these images.
+The paper's split is not available. Ours is `splits.stratified`: of all 30,336 images, 27,299 are for training and 3,037
+for testing; a subset is split in the same proportion. For one subset of 24,221 images the test set is also listed in
+committed_splits/plankton_test.txt, and the list is used if the folder holds exactly these images.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ from quarterturn_lab.data import splits
 from quarterturn_lab.data.dataset import Dataset, Settings
 from quarterturn_lab.data.folders import existing, from_class_folders
 
-TREE = "the folder that holds train/, one folder for each class in it:\n  {folder}/train/<class>/<id>.jpg"
+TREE = "a folder with train/, which has one folder for each class:\n  {folder}/train/<class>/<id>.jpg"
 LISTED = "plankton_test.txt"
 LISTED_FOR = 24_221  # images
 
@@ -32,7 +32,7 @@ def inside(folder: Path) -> Path:
 
 
 def split(names: list[str], labels: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """By the list where it fits, else by the rule; on the images of the list both say the same."""
+    """True for test images: by the list if it fits, else by the rule. On the listed images both agree."""
     if len(names) == LISTED_FOR:
         listed = splits.committed(LISTED)
         if listed <= set(names):

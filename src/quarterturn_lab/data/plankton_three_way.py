@@ -1,7 +1,7 @@
-"""Plankton in three parts: 15 % of each class to test, 5 % to validate, the rest to train with.
+"""Plankton with a validation set: 15 % of each class for testing, 5 % for validation, the rest for training.
 
-For the 24,221 images that results were measured with, the names of each part are in the repository, in
-committed_splits/plankton_three_way; a test compares them with the rule. On other images the rule itself is used.
+For the 24,221 images behind our results, each part is listed in committed_splits/plankton_three_way; a test compares
+the lists with the rule. Other images are split by the rule.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ PARTS = ("train", "valid", "test")
 
 
 def load(settings: Settings) -> Dataset:
-    """The labelled images, with a validation part."""
+    """The labelled images, split into training, validation and test images."""
     data = plankton.load(settings)
     names = set(data.names)
     listed = {part: splits.committed(f"plankton_three_way/{part}.txt") for part in PARTS}
@@ -32,8 +32,8 @@ def load(settings: Settings) -> Dataset:
 
 
 def by_rule(names: Sequence[str], labels: NDArray[np.int64]) -> tuple[Indices, Indices, Indices]:
-    """Training, validation and test part: of each class the names with the smallest SHA-256 are for testing, the next
-    ones for validation."""
+    """Indices for training, validation and testing. In each class, names with the smallest SHA-256 are for testing, the
+    next for validation."""
     test = splits.stratified(names, labels, TEST)
     held_out = splits.stratified(names, labels, TEST + VALID)
     return np.flatnonzero(~held_out & ~test), np.flatnonzero(held_out & ~test), np.flatnonzero(test)

@@ -1,4 +1,4 @@
-"""Images of a data set as tensors that a network takes: fetched, scaled, cropped."""
+"""Turns images of a data set into input tensors: fetch, scale, crop."""
 
 import torch
 from torch import Tensor
@@ -8,17 +8,17 @@ from quarterturn_lab.data.scaling import Scaling
 
 
 def fetch(data: Dataset, indices: Indices, device: torch.device) -> Tensor:
-    """Images from the cache as they are, on the device."""
+    """Unscaled images from the cache, on the device."""
     return torch.from_numpy(data.images[indices]).to(device)
 
 
 def prepared(images: Tensor, scaling: Scaling) -> Tensor:
-    """Values to floats of about unit variance."""
+    """Images scaled to about unit variance, as floats."""
     offset, factor = (torch.from_numpy(part).to(images.device) for part in scaling.columns())
     return (images.float() - offset) * factor
 
 
 def centre_crop(images: Tensor, side: int) -> Tensor:
-    """The square of that side in the middle of each image."""
+    """The central square of that side of each image."""
     top, left = ((length - side) // 2 for length in images.shape[2:])
     return images[:, :, top : top + side, left : left + side]

@@ -1,4 +1,4 @@
-"""Reading many files: what cannot be used is named, or left out and counted; what was read is kept in the cache."""
+"""Reads many image files through the cache. Unreadable files raise, or are skipped and counted."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Squares:
-    """All images of a set as the network's squares, those that could not be read left out."""
+    """All readable images of a data set, as squares for the network."""
 
     array: NDArray[Any]
     names: list[str]
@@ -28,7 +28,7 @@ class Squares:
 
 
 def squares(kind: str, files: Files, settings: Settings) -> Squares:
-    """The images, decoded or from the cache. Those that cannot be read raise, or are left out with `skip_bad`."""
+    """The images, from the cache if possible. Unreadable images raise, or are skipped with `skip_bad`."""
     key = cache.fingerprint({"kind": kind, **settings.cache_key()}, files)
 
     def make() -> cache.Made:
@@ -48,18 +48,20 @@ def squares(kind: str, files: Files, settings: Settings) -> Squares:
 
 
 def by_stem(folder: Path) -> dict[str, Path]:
-    """The images of a folder by their names without endings, sorted; two of one name raise. No hidden files."""
+    """The images of a folder by name without extension, sorted, without hidden files. Duplicate names raise."""
     found: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
         if path.suffix.lower() in images.SUFFIXES and not path.name.startswith("."):
             if path.stem in found:
-                raise DataError(f"{folder} has two images named {path.stem}: {found[path.stem].name}, {path.name}")
+                raise DataError(
+                    f"{folder} has two images named {path.stem}: {found[path.stem].name}, {path.name}. Remove one"
+                )
             found[path.stem] = path
     return found
 
 
 def every(files: Files, read: Callable[[Path], Item], skip_bad: bool) -> tuple[dict[str, Item], list[str]]:
-    """What each file holds, and the names of those that cannot be used."""
+    """The content of each usable file, and the names of the others."""
     good: dict[str, Item] = {}
     bad: list[str] = []
     first: DataError | None = None
@@ -71,13 +73,13 @@ def every(files: Files, read: Callable[[Path], Item], skip_bad: bool) -> tuple[d
             first = first or error
     if first and not skip_bad:
         others = f"; {len(bad) - 1} more cannot be used, such as {bad[1]}" if len(bad) > 1 else ""
-        raise DataError(f"{first}{others}. --skip-bad leaves such images out")
+        raise DataError(f"{first}{others}. Use --skip-bad to skip them")
     if not good:
         raise DataError(f"none of the {len(files)} images can be used; the first: {first}")
     return good, bad
 
 
 def check_none_bad(bad: list[str], files: Files, skip_bad: bool) -> None:
-    """The cache of a run with --skip-bad remembers what it left out, and does not hide it from others."""
+    """Raise if the cache was made with --skip-bad and this run does not skip bad images."""
     if bad and not skip_bad:
-        raise DataError(f"{dict(files)[bad[0]]} cannot be read. --skip-bad leaves such images out")
+        raise DataError(f"{dict(files)[bad[0]]} cannot be read. Use --skip-bad to skip such images")

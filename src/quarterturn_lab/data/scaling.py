@@ -1,4 +1,4 @@
-"""What brings images to about unit variance before a network sees them. Nothing here needs torch."""
+"""Scaling of images to about unit variance. Nothing here needs torch."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,21 +17,21 @@ class Scaling:
     factor: tuple[float, ...]
 
     def columns(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Offset and factor as `(C, 1, 1)`, to be used on images."""
+        """Offset and factor as `(C, 1, 1)`, to broadcast over images."""
         offset, factor = (np.array(part, dtype=np.float32)[:, None, None] for part in (self.offset, self.factor))
         return offset, factor
 
     def __call__(self, images: NDArray[Any]) -> NDArray[np.float32]:
-        """Images `(..., C, H, W)` as the network gets them."""
+        """Images `(..., C, H, W)`, scaled."""
         offset, factor = self.columns()
         return (images.astype(np.float32) - offset) * factor
 
 
 def scaling_of(data: Data) -> Scaling:
-    """From 1,000 of the training images at most, or 50 scenes.
+    """The scaling of a data set, estimated from up to 1,000 training images or 50 scenes.
 
-    Single images of bytes have their background at zero, which stays there: all channels get one factor. Floats and
-    scenes may lie anywhere: each channel gets its mean and its standard deviation.
+    Byte images keep their background at zero: all channels share one factor. Float images and scenes are standardised
+    by the mean and standard deviation of each channel.
     """
     if isinstance(data, Dataset):
         some = data.images[data.train[:: max(1, len(data.train) // 1000)][:1000]]
@@ -41,7 +41,7 @@ def scaling_of(data: Data) -> Scaling:
         channels = [some[:, c].ravel() for c in range(some.shape[1])]
     else:
         some_scenes = data.train[:: max(1, len(data.train) // 50)][:50]
-        scenes = [data.images[i][:, ::3, ::3] for i in some_scenes]  # every ninth pixel will do
+        scenes = [data.images[i][:, ::3, ::3] for i in some_scenes]  # every ninth pixel is enough
         channels = [np.concatenate([scene[c].ravel() for scene in scenes]) for c in range(len(scenes[0]))]
     deviations = [float(np.std(channel, dtype=np.float64)) for channel in channels]
     return Scaling(

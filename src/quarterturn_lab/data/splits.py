@@ -1,4 +1,4 @@
-"""Which images are for testing: a rule that depends on names alone, so that it is the same everywhere."""
+"""The split into training and test images: it depends only on names, so it is reproducible."""
 
 import hashlib
 from collections.abc import Sequence
@@ -7,14 +7,14 @@ from importlib.resources import files
 import numpy as np
 from numpy.typing import NDArray
 
-# The paper's fractions: 3,037 of 30,336 images.
+# As in the paper: 3,037 of 30,336 images.
 TEST_PART = 3037 / 30336
 
 
 def stratified(names: Sequence[str], labels: NDArray[np.int64], part: float = TEST_PART) -> NDArray[np.bool_]:
-    """True for the test images: of each class its share, the ones whose names have the smallest SHA-256.
+    """True for test images: the same fraction of each class, those whose names have the smallest SHA-256.
 
-    The shares are rounded by largest remainders, so that the total is right: 3,037 of 30,336.
+    Class counts are rounded by largest remainder, so that the total is exact: 3,037 of 30,336.
     """
     counts = np.bincount(labels)
     exact = counts * part
@@ -31,7 +31,7 @@ def stratified(names: Sequence[str], labels: NDArray[np.int64], part: float = TE
 
 
 def committed(name: str) -> set[str]:
-    """The test names of a data set as they are kept in the repository: lines of `class: stem stem ...`."""
+    """The image names of a committed split file, which has lines `class: stem stem ...`."""
     lines = (files(__package__) / "committed_splits" / name).read_text().splitlines()
     found: set[str] = set()
     for line in lines:
@@ -41,7 +41,7 @@ def committed(name: str) -> set[str]:
 
 
 def written(names: Sequence[str]) -> str:
-    """The text of such a file."""
+    """The text of a split file."""
     by_class: dict[str, list[str]] = {}
     for name in sorted(names):
         folder, _, file = name.partition("/")

@@ -1,8 +1,8 @@
-"""An embedded set that needs no files: organism-like shapes at random orientations, made from a seed in seconds.
+"""A data set that needs no files: organism-like shapes in random orientations, drawn in seconds.
 
-Ten classes in five pairs. The two of a pair are mirror images of each other, so that no turn makes one of the other and
-only the arrangement of parts tells them apart; every organism has its own size, bend, proportions and place, and swims
-in noise and debris. Flips must be off in training: a mirrored image is of another class.
+There are ten classes in five pairs. The two classes of a pair are mirror images, so no rotation maps one to the other.
+Size, bend, proportions and position vary, and there is noise and debris. Flips must be off in training: a mirrored
+image belongs to another class.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ VERSION = 1  # of the shapes
 
 
 def load(settings: Settings) -> Dataset:
-    """2,000 images to train with and 1,000 to test, of the given side; no folder is needed."""
+    """2,000 training and 1,000 test images of the given side; no folder is needed."""
     key = cache.fingerprint({"kind": "synthetic", "shapes": VERSION, "seed": SEED, "side": settings.side})
     labels = np.arange(TRAIN + TEST, dtype=np.int64) % len(CLASSES)
 
@@ -41,7 +41,7 @@ def load(settings: Settings) -> Dataset:
 
 
 def draw(labels: NDArray[np.int64], side: int, seed: int = SEED) -> NDArray[np.uint8]:
-    """`(N, side, side)` bytes: strokes with soft edges on a dark ground, blurred by nothing but their own edges."""
+    """`(N, side, side)` bytes: strokes with soft edges on a dark background."""
     out = np.empty((len(labels), side, side), dtype=np.uint8)
     ticks = (np.arange(side) + 0.5) / side * 2 - 1
     x, y = np.meshgrid(ticks, ticks)
@@ -57,7 +57,7 @@ def draw(labels: NDArray[np.int64], side: int, seed: int = SEED) -> NDArray[np.u
 
 
 def _organism(kind: str, rng: np.random.Generator) -> Array:
-    """Strokes (x0, y0, x1, y1, radius, brightness) of the left-handed one, about one unit long."""
+    """Strokes (x0, y0, x1, y1, radius, brightness) of the left-handed class, about one unit long."""
     wobble = rng.normal(0, 0.05, 12)
     if kind == "hook":  # a tail that bends to one side at its end
         bend = rng.uniform(0.5, 1.0)
@@ -97,7 +97,7 @@ def _path(points: Array, radius: float, wobble: Array) -> Array:
 
 
 def _placed(strokes: Array, rng: np.random.Generator) -> Array:
-    """Turned by any angle, scaled, shifted."""
+    """The strokes, randomly rotated, scaled and shifted."""
     angle, size = rng.uniform(0, 2 * np.pi), rng.uniform(0.5, 0.85)
     turn = size * np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
     shift = rng.uniform(-0.15, 0.15, 2)
@@ -109,14 +109,14 @@ def _placed(strokes: Array, rng: np.random.Generator) -> Array:
 
 
 def _debris(rng: np.random.Generator) -> Array:
-    """Short strokes anywhere."""
+    """Short strokes at random positions."""
     count = int(rng.integers(1, 5))
     start, step = rng.uniform(-1, 1, (count, 2)), rng.normal(0, 0.15, (count, 2))
     return np.column_stack([start, start + step, rng.uniform(0.03, 0.07, count), rng.uniform(0.3, 0.8, count)])
 
 
 def _painted(strokes: Array, x: Array, y: Array, edge: float) -> Array:
-    """The brightest stroke at each position; strokes are segments with round ends."""
+    """An image of the strokes, which are segments with round ends; the brightest one wins."""
     x0, y0, x1, y1, radius, light = (column[:, None, None] for column in strokes.T)
     dx, dy = x1 - x0, y1 - y0
     along = (((x - x0) * dx + (y - y0) * dy) / (dx**2 + dy**2 + 1e-9)).clip(0, 1)

@@ -1,1 +1,1 @@
-"""Scores, and the statistics of several seeds."""
+"""Predictions on data sets, their scores, and statistics over seeds."""

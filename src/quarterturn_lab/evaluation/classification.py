@@ -1,4 +1,4 @@
-"""What is measured: cross-entropy, Kaggle's clipped form of it, accuracy; confusion and recall; paired comparisons."""
+"""Scores of classifiers: cross-entropy, accuracy, confusion, recall; and RMSE."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,10 +8,9 @@ CLIP = 1e-15  # Kaggle's
 
 
 def scores(probabilities: Array, labels: NDArray[np.int64]) -> dict[str, float]:
-    """Mean -log p of the true class, the same after Kaggle's rule, and the share of right answers.
+    """Cross-entropy, Kaggle's clipped cross-entropy, and accuracy.
 
-    Kaggle divides each row by its sum and clips to [1e-15, 1 - 1e-15]. The plain form is clipped only where a float
-    has no logarithm.
+    Kaggle divides each row by its sum and clips to [1e-15, 1 - 1e-15]. The plain form is clipped only to avoid log 0.
     """
     true = probabilities[np.arange(len(labels)), labels]
     shares = (true / probabilities.sum(1)).clip(CLIP, 1 - CLIP)
@@ -23,7 +22,7 @@ def scores(probabilities: Array, labels: NDArray[np.int64]) -> dict[str, float]:
 
 
 def rmse(predicted: Array, labels: NDArray[np.float32]) -> float:
-    """The root of the mean square of all differences.
+    """The root mean square error.
 
     >>> rmse(np.array([[0.5, 1.0]]), np.array([[0.5, 0.0]], dtype=np.float32)) == 0.5**0.5
     True
@@ -32,13 +31,13 @@ def rmse(predicted: Array, labels: NDArray[np.float32]) -> float:
 
 
 def confusion(probabilities: Array, labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """`[true, predicted]` counts."""
+    """Counts `[true class, predicted class]`."""
     classes = probabilities.shape[1]
     pairs = labels * classes + probabilities.argmax(1)
     return np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
 
 
 def recalls(counts: NDArray[np.int64]) -> Array:
-    """The share of each class that was found; NaN for a class without examples."""
+    """The recall of each class; NaN for a class without examples."""
     totals = counts.sum(1)
     return np.where(totals > 0, counts.diagonal() / np.maximum(totals, 1), np.nan)

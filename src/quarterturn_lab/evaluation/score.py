@@ -1,4 +1,4 @@
-"""The answers of a network to images, as they are or averaged over turns of them, and their scores."""
+"""Predictions of a network on a data set, optionally averaged over rotations, and their scores."""
 
 from typing import Any
 
@@ -26,9 +26,9 @@ UNTURNED: Degrees = (0.0,)
 def predict(
     config: Config, net: nn.Module, data: Data, indices: Indices, device: torch.device, degrees: Degrees = UNTURNED
 ) -> Any:
-    """Probabilities: the mean of the answers to the images turned by each angle.
+    """Predicted probabilities, averaged over rotations of the images by these angles.
 
-    `(len(indices), classes or answers)`, or a list of maps for scenes, of what is inside the network's margin.
+    `(len(indices), classes or answers)`; for scenes a list of maps, without the network's margin.
     """
     scaling = scaling_of(data)
     if isinstance(data, Dataset):
@@ -62,7 +62,7 @@ def _of_images(
 def _of_scene(config: Config, run: Run, image: NDArray[np.float32], degrees: Degrees) -> NDArray[np.float64]:
     if any(angle % 90 for angle in degrees):
         raise ConfigError(
-            "masks are averaged over quarter turns alone, which need no interpolation: give 1, 2 or 4 turns"
+            "masks can be averaged over quarter turns only, which need no interpolation: give --turns 1, 2 or 4"
         )
     maps = []
     for angle in degrees:
@@ -73,7 +73,7 @@ def _of_scene(config: Config, run: Run, image: NDArray[np.float32], degrees: Deg
 
 
 def labels_of(config: Config, data: Data, indices: Indices) -> Any:
-    """What `predict` should have said."""
+    """The labels that belong to the output of `predict`."""
     if isinstance(data, Dataset):
         return data.labels[indices]
     return [inside(data.labels[i], config.net.margin) for i in indices]
@@ -87,13 +87,13 @@ def inside(labels: NDArray[Any], margin: int) -> NDArray[Any]:
 def evaluate(
     config: Config, net: nn.Module, data: Data, indices: Indices, device: torch.device, degrees: Degrees = UNTURNED
 ) -> Scores:
-    """The scores on some of the images."""
+    """The scores on these images."""
     found = predict(config, net, data, indices, device, degrees)
     return TASKS[data.task].scores(found, labels_of(config, data, indices))
 
 
 def examples(config: Config, data: Data, indices: Indices) -> torch.Tensor:
-    """Some inputs of the network, for checks: images, or tiles from the middle of scenes."""
+    """Inputs of the network for checks: images, or the middle of scenes."""
     scaling = scaling_of(data)
     if isinstance(data, Dataset):
         return centre_crop(prepared(torch.from_numpy(data.images[indices]), scaling), config.net.side)
@@ -108,7 +108,7 @@ def examples(config: Config, data: Data, indices: Indices) -> torch.Tensor:
 
 
 def scene_error(config: Config, net: nn.Module, data: Scenes, index: int, group: Group) -> float:
-    """How far the mask of a whole image is from turning along: the largest change of a probability, over the group."""
+    """The equivariance error of a whole image's mask: the largest change of a probability over the group."""
     run = runner(for_whole_images(config, net), next(net.parameters()).device)
     image = torch.from_numpy(scaling_of(data)(data.images[index]))[None]
 

@@ -1,6 +1,6 @@
-"""What is measured on masks: the area under the ROC curve, relaxed precision and recall, Dice, instances.
+"""Scores of masks: area under the ROC curve, relaxed precision and recall, Dice, average precision.
 
-Images may differ in size, so that all of these take lists of maps. Nothing here needs torch.
+Most take lists of maps, because images may differ in size. Nothing here needs torch.
 """
 
 from collections.abc import Sequence
@@ -11,15 +11,13 @@ from numpy.typing import NDArray
 from scipy import ndimage  # type: ignore[import-untyped]
 
 Map = NDArray[Any]
-SLACK = 3  # pixels, Mnih's
+SLACK = 3  # pixels, as in Mnih 2013
 STEPS = 256  # thresholds of the break-even point
 OVERLAPS = tuple(round(0.5 + 0.05 * i, 2) for i in range(10))  # of the average precision
 
 
 def auc(probabilities: NDArray[Any], truth: NDArray[np.bool_]) -> float:
-    """The area under the ROC curve: how often a pixel of the object is above one of the background; ties count half.
-
-    NaN where one of the two is missing.
+    """The area under the ROC curve; ties count half. NaN if there are only objects or only background.
 
     >>> auc(np.array([0.1, 0.4, 0.4, 0.8]), np.array([False, False, True, True]))
     0.875
@@ -36,7 +34,7 @@ def auc(probabilities: NDArray[Any], truth: NDArray[np.bool_]) -> float:
 
 
 def window_maximum(values: Map, slack: int = SLACK) -> Map:
-    """The maximum in the square window of `slack` pixels to each side, cut at the edges of the map."""
+    """The maximum in the square window of `slack` pixels to each side, clipped at the edges of the map."""
     return np.asarray(ndimage.maximum_filter(values, 2 * slack + 1, mode="nearest"))
 
 
@@ -45,13 +43,13 @@ def relaxed_curve(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Precision and recall for the thresholds 0, 1/steps, ... 1, summed over the maps (Mnih 2013).
 
-    Precision: the share of the predicted pixels with a true one within the slack. Recall: the share of the true pixels
-    with a predicted one within it. Where nothing is predicted the precision is 1.
+    Precision: the share of predicted pixels with a true pixel within the slack. Recall: the share of true pixels with
+    a predicted pixel within it. If nothing is predicted, precision is 1.
     """
     predicted, right, found = (np.zeros(steps + 1, dtype=np.int64) for _ in range(3))
     true = 0
     for p, t in zip(probabilities, truths, strict=True):
-        level = np.floor(p * steps).astype(np.int64).clip(0, steps)  # the last threshold that it reaches
+        level = np.floor(p * steps).astype(np.int64).clip(0, steps)  # the highest threshold that it reaches
         near = window_maximum(t > 0, slack)
         predicted += np.bincount(level.ravel(), minlength=steps + 1)
         right += np.bincount(level[near], minlength=steps + 1)
@@ -63,7 +61,7 @@ def relaxed_curve(
 
 
 def break_even(probabilities: Sequence[Map], truths: Sequence[Map], slack: int = SLACK, steps: int = STEPS) -> float:
-    """Where relaxed precision and recall are equal, on straight lines between the thresholds; NaN if nowhere."""
+    """The value at which relaxed precision and recall are equal, interpolated linearly; NaN if there is none."""
     precision, recall = relaxed_curve(probabilities, truths, slack, steps)
     gap = precision - recall
     crossings = np.flatnonzero((gap[:-1] <= 0) & (gap[1:] >= 0))
@@ -78,7 +76,7 @@ def break_even(probabilities: Sequence[Map], truths: Sequence[Map], slack: int =
 
 
 def dice(predicted: Map, truth: Map) -> float:
-    """Twice the common pixels by the sum of both; 1 where both are empty.
+    """The Dice score of two masks; 1 if both are empty.
 
     >>> dice(np.array([[1, 1, 0]]), np.array([[0, 1, 0]])) == 2 / 3
     True
@@ -89,7 +87,7 @@ def dice(predicted: Map, truth: Map) -> float:
 
 
 def components(mask: Map) -> NDArray[np.int64]:
-    """Numbers 1, 2, ... for the connected parts of a mask, in reading order; pixels that share an edge are connected.
+    """Connected components of a mask, numbered 1, 2, ...; pixels that share an edge are connected.
 
     >>> components(np.array([[1, 0, 1], [1, 1, 1], [0, 0, 0], [0, 1, 0]])).tolist()
     [[1, 0, 1], [1, 1, 1], [0, 0, 0], [0, 2, 0]]
@@ -99,10 +97,10 @@ def components(mask: Map) -> NDArray[np.int64]:
 
 
 def average_precision(predicted: Map, truth: Map) -> float:
-    """Of the instances of one image: TP / (TP + FP + FN), mean over the overlaps 0.5, 0.55, ... 0.95.
+    """TP / (TP + FP + FN) over the instances of one image, averaged over IoU thresholds 0.5, 0.55, ... 0.95.
 
-    Two instances match where the pixels that they share are more than that part of all their pixels; above a half no
-    instance matches two others. 1 where there are none at all.
+    Two instances match if their intersection over union is above the threshold; above 0.5 a match is unique. 1 if
+    neither map has instances.
     """
     first, count = _numbered(predicted)
     second, true_count = _numbered(truth)
@@ -118,7 +116,7 @@ def average_precision(predicted: Map, truth: Map) -> float:
 
 
 def _numbered(labels: Map) -> tuple[NDArray[np.int64], int]:
-    """Instances as 1, 2, ... count in one line; 0 is the background."""
+    """Instances renumbered 1, 2, ... as a flat array, with 0 for the background, and their number."""
     values, numbers = np.unique(labels.ravel(), return_inverse=True)
     if len(values) and values[0] != 0:
         numbers = numbers + 1

@@ -17,13 +17,13 @@ def mean_sd(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def sign_flip_test(differences: Sequence[float]) -> float:
-    """The exact two-sided p-value of paired differences: among all ways to flip their signs, those as far from zero.
+    """The two-sided p-value of paired differences by an exact sign-flip (permutation) test.
 
     >>> sign_flip_test([1.0, 2.0, 3.0])
     0.25
     """
     observed = abs(sum(differences))
-    if len(differences) > 16:  # too many ways: a seeded sample of them
+    if len(differences) > 16:  # too many to enumerate: sample them with a fixed seed
         signs = np.random.default_rng(0).choice([-1.0, 1.0], (65536, len(differences)))
     else:
         signs = np.array(list(product((-1.0, 1.0), repeat=len(differences))))
@@ -31,7 +31,7 @@ def sign_flip_test(differences: Sequence[float]) -> float:
 
 
 def paired_t_test(differences: Sequence[float]) -> float | None:
-    """The two-sided p-value of Student's t for paired differences; None below two pairs.
+    """The two-sided p-value of a paired t-test; None for fewer than two pairs.
 
     >>> round(paired_t_test([1.0, 2.0, 3.0]), 4)
     0.0742
@@ -45,12 +45,12 @@ def paired_t_test(differences: Sequence[float]) -> float | None:
 
 
 def two_tails(t: float, freedom: int) -> float:
-    """The probability that Student's t is further from zero than this."""
+    """The two-sided tail probability of Student's t."""
     return float(2 * stdtr(freedom, -abs(t)))
 
 
 def t_quantile(freedom: int, level: float = 0.95) -> float:
-    """How far from zero Student's t is with less than this probability of being further.
+    """The two-sided critical value of Student's t at this confidence level.
 
     >>> round(t_quantile(4), 3)
     2.776
@@ -59,7 +59,7 @@ def t_quantile(freedom: int, level: float = 0.95) -> float:
 
 
 def paired_interval(differences: Sequence[float], level: float = 0.95) -> tuple[float, float] | None:
-    """Student's interval for the mean of paired differences; None below two pairs.
+    """The confidence interval of the mean of paired differences; None for fewer than two pairs.
 
     >>> low, high = paired_interval([1.0, 2.0, 3.0])
     >>> round(low, 3), round(high, 3)

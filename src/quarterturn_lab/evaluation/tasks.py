@@ -1,4 +1,4 @@
-"""What there is to learn, as a table: for each task its loss, its scores, and how tables and reports speak of them."""
+"""The tasks: the loss and scores of each, and the names of the scores in tables and reports."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Scores = dict[str, float]
 
 @dataclass(frozen=True)
 class Task:
-    """`score` is what tables compare, `second` stands beside it; both are keys of what `scores` gives."""
+    """A task. `score` is the main score and `second` an additional one; both are keys of what `scores` returns."""
 
     loss: Callable[[Tensor, Tensor], Tensor]
     scores: Callable[[Any, Any], Scores]  # of probabilities and labels
@@ -36,12 +36,12 @@ class Task:
 
 
 def answer_scores(predicted: NDArray[np.float64], labels: NDArray[np.float32]) -> Scores:
-    """The root of the mean square over all galaxies and answers, the challenge's metric."""
+    """The RMSE over all galaxies and answers, the metric of the challenge."""
     return {"rmse": classification.rmse(predicted, labels)}
 
 
 def pixel_scores(predicted: Sequence[NDArray[Any]], labels: Sequence[NDArray[Any]]) -> Scores:
-    """Over all pixels of all images; Dice is the mean over images, at a probability of a half."""
+    """AUC and break-even over all pixels of all images; Dice at probability 0.5, averaged over images."""
     flat = np.concatenate([p.ravel().astype(np.float32) for p in predicted])
     truth = np.concatenate([label.ravel() > 0 for label in labels])
     return {
@@ -52,7 +52,7 @@ def pixel_scores(predicted: Sequence[NDArray[Any]], labels: Sequence[NDArray[Any
 
 
 def instance_scores(predicted: Sequence[NDArray[Any]], labels: Sequence[NDArray[Any]]) -> Scores:
-    """Those of pixels, and the average precision of the connected parts of the mask, mean over images."""
+    """The pixel scores, and the average precision of connected components, averaged over images."""
     found = [
         segmentation.average_precision(segmentation.components(p >= 0.5), t.astype(np.int64))
         for p, t in zip(predicted, labels, strict=True)

@@ -1,1 +1,1 @@
-"""Trained networks in use: predictions for files, Kaggle's files, ONNX."""
+"""Using trained networks: predictions for image files, Kaggle submissions, ONNX export."""

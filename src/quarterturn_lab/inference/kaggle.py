@@ -1,4 +1,4 @@
-"""Kaggle's submission files: the header and the rows of the sample file, with a network's answers in them."""
+"""Kaggle submissions: the columns and rows of the sample file, filled with a network's predictions."""
 
 import csv
 from collections import Counter
@@ -10,13 +10,13 @@ from quarterturn_lab.inference.predict import Files, Progress, vectors, write_ta
 from quarterturn_lab.inference.whole_images import Run
 from quarterturn_lab.runs.model_card import ModelCard
 
-FOLDERS = {"plankton": "test", "galaxies": "images_test_rev1"}  # of the images to predict, by loader
+FOLDERS = {"plankton": "test", "galaxies": "images_test_rev1"}  # folder of the images to predict, by loader
 
 
 def submit(run: Run, card: ModelCard, sample: Path, folder: Path, out: Path, batch: int, progress: Progress) -> None:
-    """Write the submission: every row of the sample needs an image in the folder."""
+    """Write the submission. Every row of the sample needs an image in the folder."""
     if card.is_dense:
-        raise ConfigError("there is no submission of masks: take predict")
+        raise ConfigError("this network predicts masks, which have no submission format: use `quarterturn predict`")
     header, names = read_sample(sample)
     order = columns(header, card.classes, sample)
     files = find(names, folder, sample)
@@ -27,29 +27,29 @@ def submit(run: Run, card: ModelCard, sample: Path, folder: Path, out: Path, bat
 def read_sample(path: Path) -> tuple[tuple[str, ...], list[str]]:
     """The header, and the first column of all rows."""
     if not path.is_file():
-        raise DataError(f"{path} does not exist: --sample is the sample submission of the challenge")
+        raise DataError(f"{path} does not exist: --sample takes the sample submission of the challenge")
     with path.open(newline="", encoding="utf-8-sig") as file:
         try:
             lines = [line for line in csv.reader(file) if line]
         except (csv.Error, UnicodeDecodeError) as error:
-            raise DataError(f"{path} is no table: {error}") from None
+            raise DataError(f"{path} is not a CSV table: {error}") from None
     if len(lines) < 2 or len(lines[0]) < 2:
-        raise DataError(f"{path}: expected a header of column names and a row for each image")
+        raise DataError(f"{path}: expected a header with column names, and a row for each image")
     names = [line[0] for line in lines[1:]]
     twice = [name for name, times in Counter(names).items() if times > 1]
     if twice:
-        raise DataError(f"{path} has {twice[0]} more than once")
+        raise DataError(f"{path} lists {twice[0]} more than once: remove the duplicate")
     return tuple(lines[0]), names
 
 
 def columns(header: tuple[str, ...], classes: tuple[str, ...], sample: Path) -> list[int]:
-    """Where each column of the sample is among the network's outputs."""
+    """The index of the network's output for each column of the sample."""
     missing = [name for name in header[1:] if name not in classes]
     left = [name for name in classes if name not in header[1:]]
     if missing:
         raise DataError(
-            f"{sample} has {len(missing)} of {len(header) - 1} columns that the network does not know, such as "
-            f"{missing[0]}: it was trained on {len(classes)}, such as {classes[0]}"
+            f"{len(missing)} of {len(header) - 1} columns of {sample} are not outputs of the network, such as "
+            f"{missing[0]}: it has {len(classes)} outputs, such as {classes[0]}"
         )
     if left or len(header) - 1 != len(classes):
         raise DataError(f"{sample} has no column for {len(left)} of the network's outputs, such as {left[0]}")
@@ -57,9 +57,9 @@ def columns(header: tuple[str, ...], classes: tuple[str, ...], sample: Path) -> 
 
 
 def find(names: list[str], folder: Path, sample: Path) -> Files:
-    """The image of each row, by its name or by its name without the ending."""
+    """The image of each row, found by its file name with or without the extension."""
     if not folder.is_dir():
-        raise DataError(f"{folder} does not exist: --images is the folder of the images to predict")
+        raise DataError(f"{folder} does not exist: --images takes the folder of the images to predict")
     paths = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in images.SUFFIXES]
     known = {path.stem: path for path in paths} | {path.name: path for path in paths}
     missing = [name for name in names if name not in known]

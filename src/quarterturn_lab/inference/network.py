@@ -1,4 +1,4 @@
-"""A trained network as a function of arrays, and as it takes images of any shape."""
+"""A trained network as a function from arrays to arrays, for inputs of any size if it predicts masks."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from quarterturn_lab.settings.config import Config
 
 
 def runner(net: nn.Module, device: torch.device) -> Run:
-    """The network as a function of arrays."""
+    """The network as a function from arrays to arrays."""
     net = net.eval()
 
     def run(images: NDArray[np.float32]) -> NDArray[Any]:
@@ -28,13 +28,13 @@ def runner(net: nn.Module, device: torch.device) -> Run:
 
 
 def trained_runner(directory: Path, device_name: str) -> tuple[Run, ModelCard]:
-    """The network of a finished run as a function of arrays, and its model card."""
+    """The network of a finished run as a function from arrays to arrays, and its model card."""
     config, card, net = load_with_card(directory)
     device = pick_device(device_name)
     return runner((for_whole_images(config, net) if card.is_dense else net).to(device), device), card
 
 
 def for_whole_images(config: Config, net: nn.Module) -> nn.Module:
-    """The network as it takes images of any shape: with pathways, the twin that turns filters."""
+    """The network in a form that takes images of any shape: networks that rotate maps are rebuilt to rotate filters."""
     turns_maps = config.net.group is not None and config.rotate == "maps" and config.factory is None
     return filters_twin(config.net, net) if turns_maps else net

@@ -1,4 +1,4 @@
-"""A trained network as an ONNX file that knows how images become its input."""
+"""Export of a trained network to an ONNX file that includes its model card."""
 
 import os
 from pathlib import Path
@@ -13,14 +13,14 @@ from quarterturn_lab.runs.trained import load_with_card
 
 
 def export_run(directory: Path, file: Path) -> str:
-    """Write the file, compared with the network before it is kept; what may differ from the training's input."""
+    """Write the file after comparing it with the network; returns the input sizes it takes, in words."""
     config, card, net = load_with_card(directory)
     if card.is_dense:
         net = for_whole_images(config, net)
     generator = torch.Generator().manual_seed(0)
     example = torch.randn(2, config.net.channels, config.net.side, config.net.side, generator=generator)
     if file.is_dir():
-        raise RunError(f"--onnx {file} is a folder: name the file to write")
+        raise RunError(f"--onnx {file} is a folder: give the name of a file")
     file.parent.mkdir(parents=True, exist_ok=True)
     scratch = file.with_name(f".{file.name}.{os.getpid()}.onnx")
     try:

@@ -1,6 +1,6 @@
-"""Predictions for files: one way for a run's network and for an ONNX file. Nothing here needs torch.
+"""Predictions for image files, with the network of a run or of an ONNX file. Nothing here needs torch.
 
-What is written is written whole: into another place first, and renamed when all of it is there.
+Outputs are written to a temporary place and renamed when complete.
 """
 
 import csv
@@ -23,7 +23,7 @@ from quarterturn_lab.inference.whole_images import Run, object_map, with_margin
 from quarterturn_lab.runs.model_card import KEY, ModelCard, probabilities, read
 
 Files = list[tuple[str, Path]]  # names and paths
-Progress = Callable[[int, int], None]  # images done, all images
+Progress = Callable[[int, int], None]  # images done, number of images
 PICTURES = (".png", ".tif", ".tiff")
 
 
@@ -37,30 +37,33 @@ def onnx_runner(file: Path) -> tuple[Run, ModelCard]:
         raise RunError(f"{file} does not exist: write it with `quarterturn export RUN --onnx {file}`")
     try:
         session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime has a class for each cause
-        raise RunError(f"{file} is no ONNX file that can be run ({str(error).splitlines()[0]})") from None
+    except Exception as error:  # onnxruntime has many error classes
+        cause = str(error).splitlines()[0]
+        raise RunError(
+            f"{file} cannot be loaded as an ONNX file, write one with `quarterturn export` ({cause})"
+        ) from None
     about = session.get_modelmeta().custom_metadata_map
     if KEY not in about:
-        raise RunError(f"{file} does not say how images become its input: write it with `quarterturn export`")
+        raise RunError(f"{file} has no model card: write it with `quarterturn export`")
     name = session.get_inputs()[0].name
     return (lambda batch: session.run(None, {name: batch})[0]), read(about[KEY], file)
 
 
-# --- which images -----------------------------------------------------------------------------------------------------
+# --- finding images ---------------------------------------------------------------------------------------------------
 
 
 def find(given: tuple[str, ...]) -> Files:
-    """The images of folders (and the folders in them), patterns and files; each has a name of its own."""
+    """The images in these folders (searched recursively), patterns and files, with unique names."""
     if not given:
-        raise DataError("name the images: files, folders, or patterns such as 'photos/*.png'")
+        raise DataError("no images given: name files, folders, or patterns such as 'photos/*.png'")
     found: dict[str, Path] = {}
     for text in given:
         here = list(_of(text))
         if not here:
-            raise DataError(f"{text} {'has no images in it' if Path(text).exists() else 'does not exist'}")
+            raise DataError(f"{text} {'contains no images' if Path(text).exists() else 'does not exist'}")
         for name, path in here:
             if name in found and found[name].resolve() != path.resolve():
-                raise DataError(f"{found[name]} and {path} have the same name: predict them one after the other")
+                raise DataError(f"{found[name]} and {path} have the same name: predict them in separate commands")
             found[name] = path
     return list(found.items())
 
@@ -79,17 +82,17 @@ def _of(text: str) -> Iterator[tuple[str, Path]]:
                 yield Path(match).name, Path(match)
 
 
-# --- what the network says --------------------------------------------------------------------------------------------
+# --- predictions ------------------------------------------------------------------------------------------------------
 
 
 def prepared(path: Path, card: ModelCard, convert: bool) -> NDArray[np.float32]:
-    """An image as the network gets it; one with other channels than those of the training is refused."""
+    """An image as input for the network. Grey and colour must match the training images, unless `convert`."""
     array, bands = images.decoded(path, card.settings, scaled=not card.is_dense)
     if card.bands and not convert and not set(bands) & set(card.bands):
         trained = " or ".join(map(str, card.bands))
         raise DataError(
-            f"{images.has_channels(path, bands[0])}, and the network was trained on images with {trained}: give "
-            "--convert to have grey and colour made of each other"
+            f"{images.has_channels(path, bands[0])}, but the network was trained on images with {trained}: use "
+            "--convert to convert between grey and colour"
         )
     if not card.is_dense:
         array = images.fitted(array, card.settings)
@@ -101,7 +104,7 @@ def prepared(path: Path, card: ModelCard, convert: bool) -> NDArray[np.float32]:
 def vectors(
     run: Run, card: ModelCard, files: Files, batch: int, convert: bool, progress: Progress
 ) -> NDArray[np.float64]:
-    """`(images, classes or answers)`, a batch at a time."""
+    """Predictions `(images, classes or answers)`, computed in batches."""
     parts = []
     for start in range(0, len(files), batch):
         inputs = np.stack([prepared(path, card, convert) for _, path in files[start : start + batch]])
@@ -111,7 +114,7 @@ def vectors(
 
 
 def mask(run: Run, card: ModelCard, path: Path, convert: bool) -> NDArray[np.float64]:
-    """The probability of each pixel of an image of any size; its edges see the image's reflection."""
+    """The probability of each pixel, for an image of any size; the image is extended by reflection."""
     image = prepared(path, card, convert)
     return object_map(run, with_margin(image, card.margin), card.margin, card.shrinks)
 
@@ -124,15 +127,15 @@ def predict(
 ) -> None:
     """Write a table of probabilities, or a mask for each image."""
     if batch < 1:
-        raise ConfigError(f"--batch {batch}: at least one image at a time is needed")
+        raise ConfigError(f"--batch {batch}: give 1 or more")
     if not card.is_dense:
         if out.is_dir():
-            raise ConfigError(f"--out {out} is a folder: name the table to write, such as {out / 'answers.csv'}")
+            raise ConfigError(f"--out {out} is a folder: give the name of a file, such as {out / 'predictions.csv'}")
         found = vectors(run, card, files, batch, convert, progress)
         write_table(out, ("image", *card.classes), [name for name, _ in files], found)
     elif out.suffix.lower() in PICTURES:
         if len(files) > 1:
-            raise ConfigError(f"--out {out} is one picture and there are {len(files)} images: name a folder")
+            raise ConfigError(f"--out {out} is one file, but there are {len(files)} images: give a folder")
         buffer = io.BytesIO()
         picture(mask(run, card, files[0][1], convert), grey).save(
             buffer, "PNG" if out.suffix.lower() == ".png" else "TIFF"
@@ -144,12 +147,12 @@ def predict(
         names = [(f"{name.rpartition('.')[0] or name}.png", path) for name, path in files]
         twice = next((name for name in dict(names) if sum(name == other for other, _ in names) > 1), None)
         if twice:
-            raise ConfigError(f"two images would be written as {out / twice}: predict them one after the other")
+            raise ConfigError(f"two images would be written to {out / twice}: predict them in separate commands")
         _write_masks(names, out, lambda path: mask(run, card, path, convert), grey, progress)
 
 
 def write_table(out: Path, header: tuple[str, ...], names: list[str], values: NDArray[np.float64]) -> None:
-    """A CSV file with a row for each name."""
+    """Write a CSV file with a row for each name."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(header)
@@ -160,7 +163,7 @@ def write_table(out: Path, header: tuple[str, ...], names: list[str], values: ND
 
 
 def picture(probabilities: NDArray[np.float64], grey: bool) -> Image.Image:
-    """A mask as 0 and 255, or as all levels between."""
+    """A mask as an image with values 0 and 255, or with probabilities as grey levels."""
     levels = (255 * probabilities).round() if grey else np.where(probabilities >= 0.5, 255, 0)
     return Image.fromarray(levels.astype(np.uint8))
 
@@ -168,7 +171,7 @@ def picture(probabilities: NDArray[np.float64], grey: bool) -> Image.Image:
 def _write_masks(
     names: Files, folder: Path, mask_of: Callable[[Path], NDArray[Any]], grey: bool, progress: Progress
 ) -> None:
-    """All masks into a place of their own, in the folder or where it will be; then each takes its place."""
+    """Write all masks to a temporary folder, then move them into place."""
     folder = folder.absolute()
     scratch = (folder if folder.is_dir() else folder.parent) / f".{folder.name}.{os.getpid()}"
     try:

@@ -1,4 +1,4 @@
-"""Whole images of any size through a fully convolutional network, block by block where it has no strides.
+"""Masks of images of any size from a fully convolutional network, block by block if it has no strides.
 
 Nothing here needs torch: a network is a function from arrays to arrays.
 """
@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from quarterturn_lab.runs.model_card import probabilities
 
 Run = Callable[[NDArray[np.float32]], NDArray[Any]]  # (N, C, H, W) -> (N, classes, H', W')
-BLOCK = 256  # positions of the output in a block: few enough for the maps between the layers to stay small
+BLOCK = 256  # side of a block of the output; keeps the feature maps small
 
 
 def object_map(run: Run, image: NDArray[np.float32], margin: int = 0, shrinks: bool = False) -> NDArray[np.float64]:
-    """`(C, H, W)` -> `(H - 2 margin, W - 2 margin)`: for each pixel the probability that it belongs to an object.
+    """`(C, H, W)` -> `(H - 2 margin, W - 2 margin)`: the probability that each pixel belongs to an object.
 
-    Without strides each position of the output depends on its own surroundings alone, so that blocks that overlap by
-    the margin give what the whole image would; they are of equal size as far as that goes.
+    Without strides, each output depends only on its neighbourhood, so overlapping blocks give the same result as the
+    whole image. `shrinks`: the network has strides, and the image is not split.
     """
     height, width = (length - 2 * margin for length in image.shape[1:])
     step = max(height, width) if shrinks else BLOCK
@@ -39,7 +39,7 @@ def _parts(length: int, step: int) -> list[tuple[int, int]]:
 
 
 def with_margin(image: NDArray[np.float32], margin: int) -> NDArray[np.float32]:
-    """The image continued by its own reflection, so that every pixel has an output."""
+    """The image extended by reflection, so that every pixel has an output."""
     if not margin:
         return image
     return np.pad(image, ((0, 0), (margin, margin), (margin, margin)), mode="symmetric")

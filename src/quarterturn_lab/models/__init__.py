@@ -1,1 +1,1 @@
-"""Modules from the specification of a network, and the networks for digits."""
+"""Networks as torch modules: those built from a `Net`, and those for rotated MNIST."""

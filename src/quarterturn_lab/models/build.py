@@ -1,4 +1,4 @@
-"""Modules from a `Net`: an ordinary `nn.Sequential`, with the same parameter names whichever way it rotates."""
+"""Builds an `nn.Sequential` from a `Net`, with the same parameter names whether it rotates maps or filters."""
 
 from typing import Literal
 
@@ -27,7 +27,7 @@ OUTPUTS = {"relu": nn.ReLU, "sigmoid": nn.Sigmoid}
 
 
 def build(net: Net, rotate: Rotate = "maps") -> nn.Sequential:
-    """The network as a module: `(N, channels, side, side)` -> `(N, outputs)`, or maps where the head is convolutional.
+    """The network as a module: `(N, channels, side, side)` -> `(N, outputs)`, or maps if the head is convolutional.
 
     >>> from quarterturn_lab.settings.networks import PLANKTON, edited
     >>> sum(p.numel() for p in build(edited(PLANKTON, "roll-all-quarter")).parameters())
@@ -37,14 +37,14 @@ def build(net: Net, rotate: Rotate = "maps") -> nn.Sequential:
 
 
 def filters_twin(net: Net, module: nn.Module) -> nn.Module:
-    """The same network with the same weights, turning its filters: it takes images of any shape."""
+    """The same network with the same weights, rotating its filters: it takes images of any shape."""
     twin = build(net, "filters")
     twin.load_state_dict(module.state_dict())
     return twin.to(next(module.parameters()).device).train(module.training)
 
 
 class _Builder:
-    """Adds layer after layer, and knows what the features look like after the last one."""
+    """Adds one layer after another, and tracks the number of features and their size."""
 
     def __init__(self, net: Net, rotate: Rotate) -> None:
         if rotate not in ("maps", "filters"):
@@ -54,7 +54,7 @@ class _Builder:
         self.method: str = net.method if self.group else "plain"
         self.sequence = UNet() if net.unet else nn.Sequential()
         self.features, self.side = net.channels, net.side
-        self.has_pathways = False  # between the first convolution and the pool over pathways, or the stack
+        self.has_pathways = False  # from the first convolution to the pooling over pathways, or the stack
 
     def build(self) -> nn.Sequential:
         self._convolutions()
@@ -92,7 +92,7 @@ class _Builder:
             self.side -= 0 if net.same else net.kernel - 1
 
     def _conv(self, name: str, width: int, kernel: int, padding: int) -> None:
-        """A convolution that goes with the method; this is the one place where layers of the library are chosen."""
+        """Add a convolution; the method decides which layer of the library it is."""
         group, rotate, inputs = self.group, self.rotate, self.features
         module: nn.Module
         if group is None or self.method == "plain":
@@ -155,9 +155,9 @@ class _Builder:
         self._output_nonlinearity()
 
     def _dense(self, drop: str, name: str, width: int) -> None:
-        """Dropout and a dense layer; the first flattens the maps, or is a symmetric filter as large as them.
+        """Dropout and a dense layer. The first one flattens the maps, or is a symmetric filter of their size.
 
-        Dropout comes after flattening: torch draws its masks in the order of memory, which maps have two of.
+        Dropout comes after flattening: torch draws its mask in memory order, which depends on the memory format.
         """
         dropout = nn.Dropout(self.net.dropout)
         if not self._flat and self.group is not None and self.method == "symmetric":
@@ -204,7 +204,7 @@ class _Builder:
         self._output_nonlinearity()
 
     def _pool_pathways(self, rotate: Rotate) -> None:
-        """Pool over pathways, if that is still to be done."""
+        """Pool over pathways, if there are any left."""
         group, net = self.group, self.net
         if group is None or not self.has_pathways:
             return
@@ -220,18 +220,20 @@ class _Builder:
         if self.net.output == "questions":
             answers = self.net.answers or ANSWERS
             if len(answers) != self.net.outputs:
-                raise ConfigError(f'output="questions" needs {len(answers)} outputs, got {self.net.outputs}')
+                raise ConfigError(
+                    f'output="questions" needs {len(answers)} outputs, got {self.net.outputs}: use output="sigmoid"'
+                )
             self._add("questions_output", Questions(answers))
         elif self.net.output != "linear":
             self._add(f"{self.net.output}_output", OUTPUTS[self.net.output]())
 
 
 def initialise(module: nn.Module, seed: int, output_scale: float = 0.1) -> None:
-    """He-normal over all inputs of a filter, rolled ones included; biases zero; a small output layer (Xavier, scaled).
+    """He initialisation (fan-in includes rolled inputs), zero biases, and a scaled Xavier output layer.
 
-    The biases before the decision tree are one: it rectifies, and a question without a vote would never learn.
+    Biases before the decision tree are one: it rectifies, and a question without votes would never learn.
 
-    Each tensor has random numbers of its own, from the seed and its name: the same in both ways to rotate.
+    The random numbers of each tensor depend only on the seed and its name, so maps and filters mode start equal.
     """
     modules = dict(module.named_modules())
     has_questions = any(isinstance(layer, Questions) for layer in modules.values())

@@ -1,4 +1,4 @@
-"""Layers that the library does not have: for the paper's related work, a U-Net, and Galaxy Zoo's decision tree."""
+"""Layers that are not in the library: for the paper's related work, U-Nets and Galaxy Zoo's decision tree."""
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +12,8 @@ from quarterturn_lab.errors import ConfigError
 class CosetPool(nn.Module):
     """Pool the pathways of each coset Kg of a subgroup K, realigned: a step of Fasel's gradual pooling.
 
-    `(G*N, C, *S)` -> `(G/K*N, C, *S)`, from pathways to cosets in the input's frame. Turning the input permutes the
-    cosets, so a further pooling over all of them is invariant: exact for layers that look at one position at a time.
+    `(G*N, C, *S)` -> `(G/K*N, C, *S)`, realigned with the input. Rotating the input permutes the cosets, so pooling
+    over all of them is invariant. Layers in between must act on one position at a time.
     """
 
     def __init__(self, group: Group, subgroup: tuple[int, ...], fn: ops.PoolFunction) -> None:
@@ -35,7 +35,7 @@ class CosetPool(nn.Module):
 
 
 class CosetsToOne(nn.Module):
-    """Pool what `CosetPool` left: `(cosets*N, C, *S)` -> `(N, C, *S)`."""
+    """Pool the cosets that `CosetPool` leaves: `(cosets*N, C, *S)` -> `(N, C, *S)`."""
 
     def __init__(self, cosets: int, fn: ops.PoolFunction) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class CosetsToOne(nn.Module):
 
 
 def smallest_subgroup(group: Group) -> tuple[int, ...]:
-    """The smallest subgroup that is more than the identity, the first of them: for C4 and D4 the half turn."""
+    """The first of the smallest subgroups besides the identity: for C4 and D4 the half turn."""
     found = []
     for g in range(1, group.order):
         powers = [0, g]
@@ -60,9 +60,9 @@ def smallest_subgroup(group: Group) -> tuple[int, ...]:
 
 
 class SymmetricConv(nn.Module):
-    """A convolution whose filters look the same when turned (Clark & Storkey 2015): one weight for each orbit.
+    """A convolution whose filters are invariant under the group (Clark & Storkey 2015).
 
-    `weight` is `(out, in, orbits)`: positions of the filter that the group moves into each other share one.
+    `weight` is `(out, in, orbits)`: positions of the filter that the group maps to each other share a weight.
     """
 
     orbits: Tensor
@@ -91,14 +91,13 @@ class SymmetricConv(nn.Module):
 
 
 class Keep(nn.Identity):
-    """What passes here is kept for the `Join` on the way up."""
+    """Marks an output that a later `Join` uses: the start of a skip connection."""
 
 
 class Join(nn.Module):
-    """The maps from below, up-sampled to the size of those that were kept, and behind them in the features.
+    """The end of a skip connection: upsamples the maps to the size of the kept ones and concatenates both.
 
-    Linear up-sampling to a given size lies symmetrically on the grid, whatever the sizes are, so that this is exact in
-    both layouts.
+    Linear upsampling is symmetric for any pair of sizes, so this is exactly equivariant.
     """
 
     def forward(self, below: Tensor, kept: Tensor) -> Tensor:
@@ -106,7 +105,7 @@ class Join(nn.Module):
 
 
 class UNet(nn.Sequential):
-    """A sequence of layers in which each `Join` gets what the last open `Keep` kept."""
+    """A sequence of layers in which each `Join` gets the output of the last unused `Keep`."""
 
     def forward(self, x: Tensor) -> Tensor:
         kept: list[Tensor] = []
@@ -122,7 +121,7 @@ class UNet(nn.Sequential):
 
 # --- Galaxy Zoo -------------------------------------------------------------------------------------------------------
 
-# For each question how many answers it has, and the answer after which it is asked (none: it is asked of all).
+# For each question: its number of answers, and the answer that leads to it (None: always asked).
 QUESTIONS: dict[int, tuple[int, str | None]] = {
     1: (3, None),
     2: (2, "Class1.2"),
@@ -142,20 +141,20 @@ ANSWERS = tuple(f"Class{q}.{a}" for q, (count, _) in QUESTIONS.items() for a in 
 class Questions(nn.Module):
     """Galaxy Zoo's decision tree: rectify, normalise each question's answers, scale by the answer that led to it.
 
-    `answers` are the names of the columns; questions may be missing, but not some answers of one, nor the answer that
-    leads to it.
+    `answers` are the names of the columns. Whole questions may be missing, but not single answers, nor the answer
+    that leads to a question.
     """
 
     def __init__(self, answers: tuple[str, ...] = ANSWERS) -> None:
         super().__init__()
-        self.places: list[tuple[list[int], int | None]] = []  # of the answers of a question, of the one before it
+        self.places: list[tuple[list[int], int | None]] = []  # of a question's answers, and of the one leading to it
         for question, (count, parent) in QUESTIONS.items():
             names = [f"Class{question}.{a}" for a in range(1, count + 1)]
             known = [name for name in names if name in answers]
             if known and (len(known) < count or (parent and parent not in answers)):
                 missing = [name for name in [*names, *([parent] if parent else [])] if name not in answers]
                 raise ConfigError(
-                    f'output="questions": question {question} needs {", ".join(missing)}, which the table has not: '
+                    f'output="questions": question {question} needs {", ".join(missing)}, missing in the table: '
                     'use output="sigmoid"'
                 )
             if known:

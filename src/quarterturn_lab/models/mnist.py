@@ -1,12 +1,12 @@
 """Networks for rotated MNIST: seven convolutions as published, and larger ones.
 
 Seven convolutions (Cohen & Welling 2016): six of 3 x 3 with batch norm and ReLU, a max pool after the second, then one
-as large as the maps. The twins for turns and flips have fewer filters, for about the same number of parameters, and
-take the maximum over orientations at the end.
+as large as the maps. The equivariant versions have fewer filters, for about the same number of parameters, and end with
+the maximum over orientations.
 
-The larger ones have three stages of group convolutions with batch norm and ReLU; maps halve between stages. A
-convolution as large as the maps that are left, or one more of the others and the mean over positions, then the maximum
-over orientations and a dense layer end it: the answer does not change when the image is turned.
+The larger ones have three stages of group convolutions with batch norm and ReLU; maps halve between stages. Then comes
+a convolution as large as the maps, or a small one and the mean over positions, then the maximum over orientations and a
+dense layer. The output is invariant to quarter turns.
 """
 
 from functools import partial
@@ -22,7 +22,7 @@ LAYERS, POOL_AFTER = 6, 2
 
 
 def seven_plain(channels: int, side: int, outputs: int, width: int = 20) -> nn.Module:
-    """`(N, channels, side, side)` -> `(N, outputs)`.
+    """The ordinary network: `(N, channels, side, side)` -> `(N, outputs)`.
 
     >>> sum(p.numel() for p in seven_plain(1, 28, 10).parameters())
     21750
@@ -39,7 +39,7 @@ def seven_plain(channels: int, side: int, outputs: int, width: int = 20) -> nn.M
 
 
 def seven_c4(channels: int, side: int, outputs: int) -> nn.Module:
-    """The twin for turns, with 10 filters.
+    """The version equivariant to C4, with 10 filters.
 
     >>> sum(p.numel() for p in seven_c4(1, 28, 10).parameters())
     24680
@@ -48,7 +48,7 @@ def seven_c4(channels: int, side: int, outputs: int) -> nn.Module:
 
 
 def seven_d4(channels: int, side: int, outputs: int) -> nn.Module:
-    """The twin for turns and flips, with 7 filters."""
+    """The version equivariant to D4, with 7 filters."""
     return _twin(qt.D4, channels, side, outputs, 7)
 
 
@@ -69,9 +69,9 @@ def _twin(group: Group, channels: int, side: int, outputs: int, width: int) -> n
 
 
 def started(net: nn.Sequential) -> nn.Module:
-    """He-normal over all inputs of a filter, rolled ones included; biases zero; the last layer ten times smaller.
+    """He initialisation (fan-in includes rolled inputs), zero biases, and a last layer ten times smaller.
 
-    As in `build.initialise`. The numbers come from torch's own generator, which the lab seeds before.
+    Like `build.initialise`, but with torch's global generator, which the lab seeds first.
     """
     filters = [parameter for parameter in net.parameters() if parameter.dim() > 1]
     with torch.no_grad():
@@ -87,9 +87,9 @@ def started(net: nn.Sequential) -> nn.Module:
 
 
 class Averaged(nn.Module):
-    """In evaluation, the mean of the answers to the image turned by several angles; in training, the network alone.
+    """In evaluation, averages predictions over rotations of the image; in training, just the network.
 
-    The angles divide a quarter turn, about which the network need not be asked: its answer is the same.
+    The angles divide a quarter turn: the network is invariant to quarter turns already.
     """
 
     def __init__(self, net: nn.Module, angles: int) -> None:
@@ -97,7 +97,7 @@ class Averaged(nn.Module):
         self.net, self.angles = net, angles
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(N, channels, side, side)` -> `(N, outputs)`: in evaluation, logarithms of probabilities."""
+        """`(N, channels, side, side)` -> `(N, outputs)`, in evaluation log-probabilities."""
         if self.training:
             return self.net(x)
         answers = [self.net(turned(x, 90 * k / self.angles)).log_softmax(1) for k in range(self.angles)]
@@ -117,7 +117,7 @@ def staged(
     angles: int = 1,
     group: Group = qt.C4,
 ) -> nn.Module:
-    """`(N, channels, side, side)` -> `(N, outputs)`, with so many `filters` in the `each` convolutions of a stage.
+    """`(N, channels, side, side)` -> `(N, outputs)`; a stage has `each` convolutions, with its number of `filters`.
 
     >>> sum(p.numel() for p in staged(1, 28, 10).parameters())
     474082
@@ -142,7 +142,7 @@ def staged(
     return Averaged(net, angles) if angles > 1 else net
 
 
-# What was tried, by name.
+# The networks that were compared.
 staged_8 = staged
 staged_8_deep = partial(staged, each=3)
 staged_8_fives = partial(staged, kernel=5)

@@ -1,1 +1,1 @@
-"""The report of finished runs: tables, figures, one HTML page."""
+"""The report of finished runs: tables, figures and an HTML page."""

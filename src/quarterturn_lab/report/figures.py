@@ -1,4 +1,4 @@
-"""The report's figures that run the networks: what becomes of answers and masks as the images are turned."""
+"""The report's figures that run the networks: predictions and masks as images rotate, and filters."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ from quarterturn_lab.settings.config import Config
 
 ANGLES = tuple(range(0, 361, 15))
 EXAMPLE_ANGLES = (0, 30, 60, 90, 135, 180, 225, 270)
-WINDOW = 240  # pixels of a scene that are shown, at most
+WINDOW = 240  # the largest part of a scene that is shown, in pixels
 CPU = torch.device("cpu")
 
 Loaded = dict[str, tuple[Config, Data, nn.Module]]
@@ -29,30 +29,29 @@ Shown = tuple[str, str, str]  # a heading, a sentence, the picture
 
 
 def figures_of(loaded: Loaded) -> list[Shown]:
-    """All of them that go with the task."""
+    """All figures for the task of these runs."""
     _, data, _ = next(iter(loaded.values()))
     return [figure(loaded) for figure in FIGURES[data.task]] + _filters(loaded)
 
 
 def _some_test_images(data: Data, count: int) -> Indices:
-    """Test images spread evenly, so that all classes are there."""
+    """Test images spread evenly over the classes."""
     order = data.test
     if isinstance(data, Dataset) and data.task == "classes":
         order = data.test[np.argsort(data.labels[data.test], kind="stable")]
     return order[np.linspace(0, len(order) - 1, min(count, len(order))).astype(int)]
 
 
-# --- one answer for an image ------------------------------------------------------------------------------------------
+# --- whole-image predictions ------------------------------------------------------------------------------------------
 
-CHANGES = {  # of an answer, with the words for it
+CHANGES = {  # how a change of predictions is measured, and described
     "classes": (
         lambda change: 0.5 * change.sum(1),
-        "How far the predicted probabilities move from those for the image as it is (total variation: 0 is no change, "
-        "1 is all of it)",
+        "Change of the predicted probabilities when the image is rotated (total variation distance, from 0 to 1)",
     ),
     "answers": (
         lambda change: change.mean(1),
-        "How far the predicted answers move from those for the image as it is, mean over the answers",
+        "Change of the predictions when the image is rotated, averaged over the answers",
     ),
 }
 
@@ -67,8 +66,8 @@ def _sensitivity(loaded: Loaded) -> Shown:
         change = np.stack([size(np.abs(answer - answers[0])) for answer in answers])
         series[label] = (change.mean(1), *np.quantile(change, (0.25, 0.75), axis=1))
     text = (
-        f"{words}, mean and quartiles over up to 100 test images. A network that is invariant to quarter turns comes "
-        "back to zero at each of them; between, the image itself is interpolated."
+        f"{words}: mean and quartiles over up to 100 test images. A network that is invariant to quarter turns returns "
+        "to zero at 90, 180 and 270 degrees. Other angles interpolate the image."
     )
     return "Rotation sensitivity", text, svg.sensitivity(ANGLES, series, "")
 
@@ -89,9 +88,10 @@ def _examples(loaded: Loaded) -> Shown:
     truths = [data.classes[data.labels[index]] for index in indices]
     names = ", then ".join(answers)
     text = (
-        f"Below each image the answers of {names}, with their probabilities; green is right. The truth is on the left."
+        f"Below each image: the class and probability predicted by {names}. Green is correct, red is wrong. The true "
+        "class is on the left."
     )
-    return "Test images as they are turned", text, svg.turned_examples(pictures, EXAMPLE_ANGLES, truths, answers)
+    return "Predictions for rotated test images", text, svg.turned_examples(pictures, EXAMPLE_ANGLES, truths, answers)
 
 
 def _answers(loaded: Loaded) -> Shown:
@@ -104,27 +104,27 @@ def _answers(loaded: Loaded) -> Shown:
         found = [predict(config, net, own, indices, CPU, (angle,)) for angle in (0.0, 90.0, 180.0, 270.0)]
         bars[label], moved[label] = found[0], np.max([np.ptp(answer, axis=0) for answer in np.stack(found, 1)], axis=1)
     notes = [
-        "\n".join(f"{label}: turned, ±{values[i] / 2:.3f}" for label, values in moved.items())
+        "\n".join(f"{label}: ±{values[i] / 2:.3f} when rotated" for label, values in moved.items())
         for i in range(len(indices))
     ]
     text = (
-        "Shares of the votes for each answer, and what the networks say. Below each image how far an answer of each "
-        "network moves as the image is turned by quarter turns."
+        "The share of votes for each answer (grey) and the predictions. Below each image: by how much a prediction "
+        "varies, at most, when the image is rotated by quarter turns."
     )
     names = [data.names[i] for i in indices]
     pictures = _light(data.images[indices]).transpose(0, 2, 3, 1)
-    return "Answers for test images", text, svg.answer_bars(pictures, names, notes, data.classes, bars)
+    return "Predictions for test images", text, svg.answer_bars(pictures, names, notes, data.classes, bars)
 
 
 def _light(images: NDArray[Any]) -> NDArray[np.float32]:
-    """Values in [0, 1], to be seen."""
+    """Values scaled to [0, 1] for display."""
     if images.dtype == np.uint8:
         return np.asarray(images / 255, dtype=np.float32)
     low, high = np.quantile(images, (0.01, 0.99))
     return np.asarray(((images - low) / max(high - low, 1e-9)).clip(0, 1), dtype=np.float32)
 
 
-# --- an answer for each pixel -----------------------------------------------------------------------------------------
+# --- masks ------------------------------------------------------------------------------------------------------------
 
 
 def _masks(loaded: Loaded) -> Shown:
@@ -150,14 +150,14 @@ def _masks(loaded: Loaded) -> Shown:
             extra = margin - config.net.margin
             turns = [inside(mask, extra) for mask in turns]
             moved = max(float(np.abs(mask - turns[0]).max()) for mask in turns)
-            note = f"Dice {segmentation.dice(turns[0] >= 0.5, middle):.3f}\nturned: {moved:.3f}"
+            note = f"Dice {segmentation.dice(turns[0] >= 0.5, middle):.3f}\nrotated: {moved:.3f}"
             found[name].append((turns[0] >= 0.5, note))
     text = (
-        "The part of a test image with most to find, its mask, and the masks of the networks: green is right, red is "
-        'found and not there, blue is there and not found. "Turned" is the largest change of a pixel\'s probability '
-        "when the image is turned by quarter turns and the mask turned back: where it is 0, masks turn along."
+        "The fullest part of each test image, its true mask, and the predicted masks. Green is correct, red is a false "
+        'positive, blue is missed. "Rotated" is the largest change of a probability when the image is rotated by '
+        "quarter turns and the mask is rotated back: 0 means exactly equivariant."
     )
-    return "Masks over test images", text, svg.overlays(lines, names, found)
+    return "Masks for test images", text, svg.overlays(lines, names, found)
 
 
 def inside_image(image: NDArray[Any], margin: int) -> NDArray[Any]:
@@ -165,7 +165,7 @@ def inside_image(image: NDArray[Any], margin: int) -> NDArray[Any]:
 
 
 def _fullest(labels: NDArray[Any], side: int) -> tuple[slice, slice]:
-    """The square of that side, on a coarse grid, with most pixels of objects."""
+    """The square of that side with the most object pixels, on a coarse grid."""
     height, width = labels.shape
     side_y, side_x = min(side, height), min(side, width)
     sums = np.pad((labels > 0).cumsum(0).cumsum(1), ((1, 0), (1, 0)))
@@ -193,7 +193,7 @@ def _filters(loaded: Loaded) -> list[Shown]:
         some = weight.detach()[:16, :1]
         turns = [qt.act(some, group, group.inverse[h])[:, 0] for h in range(group.order)]
         picture = svg.filters(torch.stack(turns, dim=1).double().numpy(), "")
-        text = f"The first layer: a column for each learnt filter, a line for each of its {group.order} orientations."
+        text = f"Filters of the first layer: one column per filter, one row for each of its {group.order} orientations."
         figures.append((f"Learnt filters of {label}", text, picture))
     return figures
 

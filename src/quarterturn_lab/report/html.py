@@ -1,4 +1,4 @@
-"""A report of the finished runs below a directory: one HTML page that needs nothing else, and Markdown."""
+"""The report of all finished runs in a directory: one self-contained HTML page, Markdown and CSV."""
 
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -17,13 +17,13 @@ from quarterturn_lab.runs import run_directory
 from quarterturn_lab.runs.trained import load_with_data
 from quarterturn_lab.settings.experiments import EXPERIMENTS
 
-PARTS = {"valid": "validation", "test": "test"}  # the one that a run scores on its way
+PARTS = {"valid": "validation", "test": "test"}  # the set that a run scores during training
 SHOWN = 3  # networks in the figures that run them: the baseline and the first equivariant ones
 
 
 @dataclass
 class Section:
-    """What the page says of one experiment. Figures are SVG, with a heading and a sentence."""
+    """One experiment on the page. Figures are SVG, with a heading and a caption."""
 
     name: str
     about: str
@@ -36,11 +36,11 @@ class Section:
 
 
 def report(root: Path, output: Path | None = None, data_folder: str | None = None) -> Path:
-    """Write report.html, report.md and a CSV for each experiment; the path of the page."""
+    """Write report.html, report.md and a CSV for each experiment; returns the path of the page."""
     found = run_directory.finished(root)
     if not found:
         raise RunError(
-            f"no finished runs below {root}: train some first, with `quarterturn train` or `quarterturn table`"
+            f"no finished runs below {root}: train some first with `quarterturn train` or `quarterturn table`"
         )
     output = output or root
     output.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ def section(root: Path, experiment: str, data_folder: str | None) -> Section:
     try:
         loaded = {label: load_with_data(path, data_folder) for label, path in _chosen(sets).items()}
     except (LabError, QuarterturnError) as error:
-        made.missing = f"The figures that run the networks are missing, because the data could not be read: {error}"
+        made.missing = f"Some figures are missing because the data could not be read: {error}"
         return made
     made.figures += figures_of(loaded)
     return made
@@ -82,16 +82,16 @@ def _head_and_rows(lines: list[table.Line]) -> tuple[tuple[str, ...], list[tuple
 
 def _facts(path: Path) -> list[tuple[str, str]]:
     summary, config = run_directory.summary(path), run_directory.config_of(path)
-    seen = f"each seen {config.epochs} times"
+    seen = f"{config.epochs} epochs"
     if summary["presentations"] != summary["train_images"] * config.epochs:
-        seen = f"{config.tiles} tiles of each in each of {config.epochs} epochs"
+        seen = f"{config.epochs} epochs of {config.tiles} tiles from each image"
     return [
         ("training images", f"{summary['train_images']:,}, {seen}"),
         ("test images", f"{summary['test_images']:,}"),
         ("input", f"{config.net.channels} x {config.net.side} x {config.net.side}"),
         (
             "learning rate",
-            f"Adam {config.lr:g}, tenfold lower at {', '.join(f'{d:.0%}' for d in config.drops)} of the run",
+            f"Adam {config.lr:g}, divided by 10 at {', '.join(f'{d:.0%}' for d in config.drops)} of the run",
         ),
         ("dropout, weight decay", f"{config.net.dropout:g}, {config.weight_decay:g}"),
         ("precision", config.precision),
@@ -99,7 +99,7 @@ def _facts(path: Path) -> list[tuple[str, str]]:
 
 
 def _chosen(sets: list[table.RunSet]) -> dict[str, Path]:
-    """A baseline and the first rows with pathways, each by its first seed."""
+    """The baseline and the first equivariant rows, with their first seed."""
     baselines = [each for each in sets if each.is_baseline][:1]
     with_pathways = [each for each in sets if run_directory.summary(each.paths[0])["group"]]
     return {each.label: each.paths[0] for each in ([*baselines, *with_pathways] or sets)[:SHOWN]}
@@ -112,7 +112,7 @@ def _curves(sets: list[table.RunSet]) -> list[Shown]:
     figures = []
     task = TASKS[run_directory.summary(sets[0].paths[0])["task"]]
     scored = [(f"{part}_{task.score}", f"{name} {task.name}") for part, name in PARTS.items()]
-    for key, title in (("train_loss", "training loss (warped images)"), *scored):
+    for key, title in (("train_loss", "training loss (augmented images)"), *scored):
         series = {}
         for each in sets:
             records = [{r["epoch"]: r[key] for r in run_directory.records(path) if key in r} for path in each.paths]
@@ -122,6 +122,6 @@ def _curves(sets: list[table.RunSet]) -> list[Shown]:
                 series[each.label] = (np.array(epochs, float), values.mean(0), values.min(0), values.max(0))
         if series:
             figures.append(
-                (title[0].upper() + title[1:], "Mean over seeds; the band is the range.", svg.curves(series, ""))
+                (title[0].upper() + title[1:], "Mean over seeds; the band is the full range.", svg.curves(series, ""))
             )
     return figures

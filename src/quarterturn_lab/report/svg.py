@@ -1,4 +1,4 @@
-"""The report's figures, as SVG text. Nothing here reads a run directory."""
+"""The report's figures as SVG text, drawn from arrays."""
 
 import io
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ STYLE: Any = {
 
 
 def svg(figure: Figure) -> str:
-    """The figure as an `<svg>` element, the same text for the same figure."""
+    """The figure as an `<svg>` element; equal figures give equal text."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, bbox_inches="tight")
     plt.close(figure)
@@ -49,25 +49,25 @@ def curves(series: dict[str, tuple[Array, Array, Array, Array]], title: str) -> 
 
 
 def sensitivity(degrees: Sequence[float], series: dict[str, tuple[Array, Array, Array]], title: str) -> str:
-    """Change of the answer with the angle: name -> (mean, lower, upper)."""
+    """Change of the predictions with the angle: name -> (mean, lower, upper)."""
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(10.5, 3.0))
         for colour, (name, (mean, low, high)) in zip(_colours(len(series)), series.items(), strict=True):
             axes.plot(degrees, mean, color=colour, label=name, linewidth=1.6)
             axes.fill_between(degrees, low, high, color=colour, alpha=0.15, linewidth=0)
-        axes.set(xlabel="image turned by, degrees", title=title, xticks=range(0, 361, 45), xlim=(0, 360))
+        axes.set(xlabel="rotation of the image, degrees", title=title, xticks=range(0, 361, 45), xlim=(0, 360))
         axes.set_ylim(bottom=0)
         axes.legend(frameon=False, ncols=len(series), loc="upper center", bbox_to_anchor=(0.5, -0.2))
         return svg(figure)
 
 
-Answer = tuple[str, float, bool]  # class, probability, right
+Answer = tuple[str, float, bool]  # class, probability, correct
 
 
 def turned_examples(images: Array, degrees: Sequence[float], truths: Sequence[str], answers: dict[str, Any]) -> str:
-    """A line of turned images for each example; below each image what each network says, in green where it is right.
+    """A row of rotated images for each example, with the predictions of each network below: green if correct.
 
-    `images` is `(examples, angles, S, S)`, `answers[name]` an `(examples, angles)` table of answers.
+    `images` is `(examples, angles, S, S)`, `answers[name]` an `(examples, angles)` table of predictions.
     """
     count, angles = images.shape[:2]
     with plt.rc_context({**STYLE, "axes.grid": False}):
@@ -103,7 +103,7 @@ def turned_examples(images: Array, degrees: Sequence[float], truths: Sequence[st
 def answer_bars(
     images: NDArray[Any], names: Sequence[str], notes: Sequence[str], answers: Sequence[str], bars: dict[str, Array]
 ) -> str:
-    """A line for each image `(H, W, C)`: the image, and bars `(images, answers)` of each of `bars`."""
+    """A row for each image `(H, W, C)`: the image, and the `(images, answers)` values of each of `bars`."""
     count = len(images)
     places = np.arange(len(answers), dtype=float)
     width = 0.8 / len(bars)
@@ -139,7 +139,7 @@ Mask = NDArray[np.bool_]
 def overlays(
     lines: Sequence[tuple[NDArray[Any], Mask]], names: Sequence[str], found: dict[str, list[tuple[Mask, str]]]
 ) -> str:
-    """A line for each image `(H, W, C)` with its mask: both, and the masks that each network found, with a note."""
+    """A row for each image `(H, W, C)`: the image, its true mask, and the mask of each network with a note."""
     with plt.rc_context({**STYLE, "axes.grid": False}):
         columns = 2 + len(found)
         figure, grid = plt.subplots(
@@ -147,7 +147,7 @@ def overlays(
         )
         for i, (image, truth) in enumerate(lines):
             light = np.repeat(image, 3, 2)[:, :, :3] if image.shape[2] == 1 else image
-            pictures = [(light, names[i][:28], ""), (tinted(light, {TRUE: truth}), "mask", "")]
+            pictures = [(light, names[i][:28], ""), (tinted(light, {TRUE: truth}), "true mask", "")]
             for name, masks in found.items():
                 mask, note = masks[i]
                 colours = {RIGHT: mask & truth, WRONG: mask & ~truth, MISSED: truth & ~mask}
@@ -165,7 +165,7 @@ TRUE, RIGHT, WRONG, MISSED = (255, 200, 0), (40, 200, 80), (230, 40, 40), (60, 1
 
 
 def tinted(image: NDArray[Any], colours: dict[tuple[int, int, int], Mask]) -> NDArray[np.uint8]:
-    """The image with half of a colour over each mask."""
+    """The image with each mask overlaid in its colour, half transparent."""
     out = image.astype(np.float64)
     for colour, mask in colours.items():
         out[mask] = 0.5 * out[mask] + 0.5 * np.array(colour)
@@ -173,7 +173,7 @@ def tinted(image: NDArray[Any], colours: dict[tuple[int, int, int], Mask]) -> ND
 
 
 def filters(weights: Array, title: str) -> str:
-    """`(filters, orientations, k, k)`: a column for each filter, a line for each orientation."""
+    """`(filters, orientations, k, k)`: a column for each filter, a row for each orientation."""
     count, orientations = weights.shape[:2]
     with plt.rc_context({**STYLE, "axes.grid": False}):
         figure, grid = plt.subplots(orientations, count, figsize=(0.6 * count, 0.6 * orientations), squeeze=False)

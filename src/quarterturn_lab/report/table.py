@@ -1,4 +1,4 @@
-"""The table of an experiment, from its finished runs alone: as Markdown, as CSV, for the report and the terminal."""
+"""The table of an experiment, computed from its finished runs, as text, Markdown and CSV."""
 
 import csv
 import io
@@ -18,7 +18,7 @@ Summaries = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Line:
-    """One row of a table: figures as (mean, standard deviation or None), over the seeds."""
+    """One row of a table. Scores are (mean, standard deviation or None) over the seeds."""
 
     label: str
     seeds: tuple[int, ...]
@@ -26,11 +26,11 @@ class Line:
     task: str
     test: tuple[float, float | None]
     second: tuple[float, float | None] | None
-    turned: tuple[float, float | None] | None  # with the answers to four turns of the image averaged
+    turned: tuple[float, float | None] | None  # with predictions averaged over four rotations
     train: tuple[float, float | None]
     cpu: tuple[float, float | None]
     paper: Printed | None
-    difference: tuple[float, float | None] | None  # paired with the baseline, seed by seed
+    difference: tuple[float, float | None] | None  # from the baseline, paired by seed
     pairs: int
     p_t: float | None
     p_flip: float | None
@@ -38,16 +38,16 @@ class Line:
 
 @dataclass(frozen=True)
 class RunSet:
-    """Finished runs that differ in their seed alone."""
+    """Finished runs that differ only in their seed."""
 
     row: str
-    differing: dict[str, Any]  # settings that are not the row's own
-    label: str  # the row, and those of these settings that not all sets of the table share
+    differing: dict[str, Any]  # settings that differ from the row's defaults
+    label: str  # the row, and those differing settings that not all sets share
     paths: tuple[Path, ...]  # by seed
 
     @property
     def training(self) -> dict[str, Any]:
-        """The differing settings but for those that choose a network."""
+        """The differing settings, without those that choose a network."""
         return {name: value for name, value in self.differing.items() if name not in naming.NETWORK}
 
     @property
@@ -56,9 +56,9 @@ class RunSet:
 
 
 def collect(root: Path, experiment: str) -> list[RunSet]:
-    """The finished runs of an experiment below a directory, whatever their directories are called, by their settings.
+    """The finished runs of an experiment below a directory, grouped by their settings, in the order of the rows.
 
-    In the order of the rows' list. Of two directories that hold the same run one is taken.
+    Names of directories do not matter. If two directories hold the same run, one is used.
     """
     found: dict[str, tuple[str, dict[str, Any], dict[int, Path]]] = {}
     for path in run_directory.finished(root):
@@ -77,7 +77,7 @@ def collect(root: Path, experiment: str) -> list[RunSet]:
 
 
 def _shared(all_differing: list[dict[str, Any]]) -> set[str]:
-    """The settings that differ from the rows' own, and alike in all sets: a table need not repeat them."""
+    """The settings that differ from the defaults in the same way in all sets: the table does not repeat them."""
     first = all_differing[0] if all_differing else {}
     return {
         name
@@ -87,7 +87,7 @@ def _shared(all_differing: list[dict[str, Any]]) -> set[str]:
 
 
 def lines_of(root: Path, experiment: str) -> list[Line]:
-    """The table, with paired comparisons against the baseline that was trained alike, where both have a seed."""
+    """The table, with paired comparisons against the baseline trained with the same settings and seeds."""
     sets = collect(root, experiment)
     summaries = {each.label: [run_directory.summary(path) for path in each.paths] for each in sets}
     lines = []
@@ -131,7 +131,7 @@ def _line(label: str, own: Summaries, baseline: Summaries, experiment: str) -> L
 
 
 def _printed(summary: dict[str, Any], experiment: str) -> Printed | None:
-    """The paper's line for a row, whichever way it rotates; none for another group than the paper's."""
+    """The paper's results for a row; None if the group is not the paper's or the network is the user's own."""
     same_group = summary["group"] == ROWS[summary["row"]].get("group")
     return EXPERIMENTS[experiment].paper.get(summary["row"]) if same_group and not summary.get("factory") else None
 
@@ -155,11 +155,11 @@ def header(task: Task) -> tuple[str, ...]:
 
 
 NOTES = (
-    "± is the sample standard deviation over n seeds, and a figure without it "
-    'is one run. "4 turns averaged": the mean answer to the image turned by 0, 90, 180 and 270 degrees, not retrained. '
-    '"Against baseline" is paired seed by seed; p by Student\'s t, and exactly by flipping signs.'
+    "± is the sample standard deviation over n seeds; without it, there is one run. "
+    '"4 turns averaged": predictions averaged over rotations by 0, 90, 180 and 270 degrees, without retraining. '
+    '"Against baseline": the difference, paired by seed, with p-values of a paired t-test and a sign-flip test.'
 )
-PAPER_NOTE = "The paper's figures are for its full data and its full network."
+PAPER_NOTE = "The paper's results are for its full data and network."
 
 
 def plus_minus(value: tuple[float, float | None] | None, digits: int, sign: str = "") -> str:
@@ -170,7 +170,7 @@ def plus_minus(value: tuple[float, float | None] | None, digits: int, sign: str 
 
 
 def cells(line: Line) -> tuple[str, ...]:
-    """The line as text."""
+    """The row as text."""
     task = TASKS[line.task]
     second = line.second
     if second is not None:
@@ -193,7 +193,7 @@ def cells(line: Line) -> tuple[str, ...]:
 
 
 def shown(lines: list[Line]) -> list[tuple[str, ...]]:
-    """Header and lines as text, without the columns that are empty."""
+    """Header and rows as text, without empty columns."""
     names = header(TASKS[lines[0].task])
     rows = [cells(line) for line in lines]
     used = [i for i in range(len(names)) if any(row[i] for row in rows)]
@@ -204,13 +204,13 @@ def markdown(lines: list[Line]) -> str:
     first, *texts = shown(lines)
     rows = [first, ("---",) * len(first), *texts]
     task = TASKS[lines[0].task]
-    meaning = f"{task.short}{'' if task.short == task.name else f' is {task.name}'}: {task.better} is better"
-    note = f"{meaning}; {NOTES}" + (" " + PAPER_NOTE if any(line.paper for line in lines) else "")
+    name = task.name[0].upper() + task.name[1:] + ("" if task.short == task.name else f" ({task.short})")
+    note = f"{name}: {task.better} is better. {NOTES}" + (" " + PAPER_NOTE if any(line.paper for line in lines) else "")
     return "\n".join("| " + " | ".join(row) + " |" for row in rows) + f"\n\n{note}\n"
 
 
 def as_csv(lines: list[Line]) -> str:
-    """All figures with all their digits."""
+    """All values in full precision."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     pairs = ("test", "second", "turned", "train", "cpu", "difference")

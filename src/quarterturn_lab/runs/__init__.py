@@ -1,1 +1,1 @@
-"""Run directories: the only thing that training and what comes after it share."""
+"""Run directories: written by training, read by evaluation, inference and reports."""

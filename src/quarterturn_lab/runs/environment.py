@@ -1,4 +1,4 @@
-"""The machine a run is on: its device, what is written about it, and what it cannot do."""
+"""The machine of a run: its device, its description, and known faults."""
 
 import functools
 import os
@@ -16,14 +16,14 @@ from quarterturn_lab.errors import RunError
 from quarterturn_lab.settings.config import Config
 
 CPUINFO = Path("/proc/cpuinfo")
-# On some processors with AMX, torch 2.13's products in bf16 end the process with an illegal instruction; without AMX
-# they run.
+# On some processors with AMX, bf16 matrix products of torch 2.13 crash with an illegal instruction. Without AMX they
+# work.
 WITHOUT_AMX = ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 PRODUCT = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); torch.nn.functional.linear(x, x, x[0])"
 
 
 def describe(config: Config, data: Data, device: torch.device) -> dict[str, Any]:
-    """What the run ran on, and the numbers that follow from its settings."""
+    """Versions, hardware and data of a run, for environment.json."""
     return {
         "quarterturn": version("quarterturn"),
         "torch": torch.__version__,
@@ -42,19 +42,19 @@ def describe(config: Config, data: Data, device: torch.device) -> dict[str, Any]
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of that name; "auto" is the GPU where there is one."""
+    """The device of that name; "auto" is the GPU if there is one, else the CPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise RunError(f"device {name!r} cannot be used ({str(error).splitlines()[0]}): give --device cpu") from None
+        raise RunError(f"device {name!r} cannot be used ({str(error).splitlines()[0]}): use --device cpu") from None
     return device
 
 
 def processor() -> str:
-    """The name of this machine's processor, as far as the system tells."""
+    """The name of this machine's processor, if the system reports one."""
     try:
         lines = CPUINFO.read_text().splitlines()
         return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
@@ -64,9 +64,9 @@ def processor() -> str:
 
 @functools.cache
 def bf16_fault() -> str | None:
-    """What is wrong with torch's products in bf16 here, and what to do; None where they run.
+    """What to do if bf16 matrix products crash on this machine; None if they work.
 
-    They are tried in a process of their own, and only where the processor has the instructions that may fail.
+    They are tried in a separate process, and only on processors with AMX.
     """
     try:
         if "amx_bf16" not in CPUINFO.read_text():
@@ -75,4 +75,4 @@ def bf16_fault() -> str | None:
         return None
     if subprocess.run([sys.executable, "-c", PRODUCT], capture_output=True, check=False).returncode >= 0:
         return None
-    return f"torch's products in bf16 crash on this processor: set {'='.join(WITHOUT_AMX)} before starting"
+    return f"bf16 matrix products of torch crash on this processor: set {'='.join(WITHOUT_AMX)} before starting"

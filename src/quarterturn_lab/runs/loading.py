@@ -1,4 +1,4 @@
-"""The data of a run."""
+"""Loads the data of a run."""
 
 from quarterturn_lab.data import loader
 from quarterturn_lab.data.dataset import Data, Settings, subset
@@ -6,11 +6,11 @@ from quarterturn_lab.settings.config import Config, ImageSettings
 
 
 def loader_settings(config: Config) -> Settings:
-    """What a run asks its loader for."""
+    """The settings of a run that its loader needs."""
     own = {name: getattr(config, name) for name in ImageSettings.model_fields}
     return Settings(folder=config.data, side=config.net.side, channels=config.net.channels, **own)
 
 
 def load(config: Config) -> Data:
-    """The data of a run, with the part of the training images that its seed draws."""
+    """The data of a run, with the random subset of training images that its settings ask for."""
     return subset(loader(config.loader)(loader_settings(config)), config.train_size, config.seed)

@@ -1,6 +1,6 @@
-"""The model card: what is needed to use a trained network, how files become its input and what its outputs mean.
+"""The model card: how files become the input of a trained network, and what its outputs mean.
 
-Written as model.json beside the weights, and into an ONNX file. Nothing here needs torch.
+It is written to model.json next to the weights, and into ONNX files. Nothing here needs torch.
 """
 
 import json
@@ -14,13 +14,13 @@ from quarterturn_lab.data.dataset import Settings
 from quarterturn_lab.data.scaling import Scaling
 from quarterturn_lab.errors import RunError
 
-VERSION = 1  # of this form
+VERSION = 1  # of this format
 KEY = "quarterturn"  # in the metadata of an ONNX file
 
 
 @dataclass(frozen=True)
 class ModelCard:
-    """`classes` are the names of the outputs; `bands` the numbers of channels that the files of the training had."""
+    """What is needed to use a network: `classes` names the outputs, `bands` the channel counts of training files."""
 
     task: str
     experiment: str
@@ -28,12 +28,12 @@ class ModelCard:
     settings: Settings
     scaling: Scaling
     bands: tuple[int, ...]
-    margin: int = 0  # pixels at each edge of a map that have no output
-    shrinks: bool = False  # it looks at whole images in several sizes, so that they cannot go through block by block
+    margin: int = 0  # pixels at each edge of an image without an output
+    shrinks: bool = False  # it has strides, so that images cannot be processed in blocks
 
     @property
     def is_dense(self) -> bool:
-        """Whether there is an answer for each pixel."""
+        """Whether the network labels each pixel."""
         return self.task in ("pixels", "instances")
 
     def to_json(self) -> str:
@@ -41,7 +41,7 @@ class ModelCard:
 
 
 def read(text: str, source: object) -> ModelCard:
-    """A model card from its JSON; `source` is named where it is none."""
+    """A model card from its JSON; `source` is its name in errors."""
     try:
         found = json.loads(text)
         if found.pop("version") != VERSION:
@@ -51,11 +51,13 @@ def read(text: str, source: object) -> ModelCard:
         found["scaling"] = Scaling(**{name: tuple(values) for name, values in found["scaling"].items()})
         return ModelCard(**found)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunError(f"{source} was not written by this version of quarterturn ({error}): make it again") from None
+        raise RunError(
+            f"{source} was not written by this version of quarterturn ({error}): train or export it again"
+        ) from None
 
 
 def probabilities(task: str, outputs: NDArray[Any]) -> NDArray[np.float64]:
-    """What the network's outputs mean: `(N, classes)` shares of one, `(N, answers)` in [0, 1], or `(N, H, W)` maps."""
+    """Probabilities from outputs: `(N, classes)`, which sum to one, `(N, answers)` in [0, 1], or maps `(N, H, W)`."""
     values = outputs.astype(np.float64)
     if task == "answers":
         return values.clip(0, 1)

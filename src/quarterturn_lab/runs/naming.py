@@ -1,8 +1,8 @@
-"""Where a run goes: one directory for each set of settings, whoever asks for the run.
+"""The name of a run's directory, which depends only on its settings.
 
     ROOT/EXPERIMENT/ROW-AND-WHAT-DIFFERS/seedN       runs/plankton/roll-all-quarter-D4-filters-epochs80/seed0
 
-A study and a command that ask for the same settings share the run; other settings have another name.
+A study and a command with the same settings share a run. Different settings have different names.
 """
 
 import functools
@@ -15,8 +15,8 @@ from typing import Any
 from quarterturn_lab.settings.config import FREE, Config
 from quarterturn_lab.settings.experiments import config_for
 
-LONGEST = 120  # characters of a name; a longer one is cut, and ends with a hash of all that differs
-NETWORK = ("factory", "group", "rotate")  # these say which network it is: they stand first, without their names
+LONGEST = 120  # characters of a name; a longer one is cut and ends with a hash
+NETWORK = ("factory", "group", "rotate")  # these choose the network: their values come first, without a name
 
 
 def directory_of(config: Config, root: Path) -> Path:
@@ -25,13 +25,13 @@ def directory_of(config: Config, root: Path) -> Path:
 
 
 def differences(config: Config) -> dict[str, Any]:
-    """The settings in which a run differs from its row's own, by name; the seed and where it runs are left out."""
+    """The settings that differ from the row's defaults, without the seed and settings that do not affect the result."""
     own = _own_settings(config.experiment, config.row)
     return {name: value for name, value in _flat(config).items() if value != own[name]}
 
 
 def label(row: str, differing: dict[str, Any]) -> str:
-    """A row with settings that are not its own.
+    """A name for a row with settings that differ from its defaults.
 
     >>> label("roll-all-quarter", {"epochs": 80, "group": "D4", "rotate": "filters", "invert": False})
     'roll-all-quarter-D4-filters-epochs80-no-invert'
@@ -51,7 +51,7 @@ def label(row: str, differing: dict[str, Any]) -> str:
 
 
 def _word(name: str, value: Any) -> str:
-    """One setting: epochs80, dropout0.5, invert, no-flip, border-reflection."""
+    """One setting as a word: epochs80, dropout0.5, invert, no-flip, border-reflection."""
     if value is None or isinstance(value, bool):
         return name if value else f"no-{name}"
     if isinstance(value, str):
@@ -65,6 +65,6 @@ def _own_settings(experiment: str, row: str) -> dict[str, Any]:
 
 
 def _flat(config: Config) -> dict[str, Any]:
-    """All settings that decide the result, those of the network and the warps among them, but those of the path."""
+    """All settings that affect the result, in one flat dictionary, without experiment, row and seed."""
     values = config.model_dump(mode="json", by_alias=False, exclude={*FREE, "experiment", "row", "seed"})
     return {**values.pop("net"), **values.pop("augment"), **values}

@@ -1,4 +1,4 @@
-"""The network of a run: built from its settings, or by a factory of the user's."""
+"""The network of a run: built from its settings, or by the user's own function."""
 
 import os
 import sys
@@ -15,9 +15,9 @@ from quarterturn_lab.settings.config import Config
 
 
 def net_for(config: Config, classes: tuple[str, ...]) -> nn.Module:
-    """The network of a run, for outputs of these names, initialised from its seed.
+    """The network of a run, with these classes as outputs, initialised from its seed.
 
-    A factory's network keeps torch's own initialisation. The memory format is the one in which it takes less time.
+    A factory's network keeps its own initialisation. The memory format is the faster one.
     """
     net = replace(config.net, outputs=len(classes), answers=classes if config.net.output == "questions" else ())
     if config.factory:

@@ -1,4 +1,4 @@
-"""Run directories: who holds one, and what is read from it afterwards.
+"""Run directories: locking, checking and reading them. They hold these files:
 
 config.json  environment.json  metrics.jsonl  checkpoint.pt  model.safetensors  model.json  summary.json
 """
@@ -16,21 +16,21 @@ from quarterturn_lab.settings.config import Config, difference, read
 
 
 def check_config(config: Config, directory: Path) -> None:
-    """Refuse to go on with other settings than the run was started with."""
+    """Raise if the run in the directory was started with other settings."""
     path = directory / "config.json"
     if not path.exists():
         return
     changed = difference(read(path.read_text()), config)
     if changed:
         raise ConfigError(
-            f"{directory} holds a run with other settings ({'; '.join(changed)}): give the same settings, another "
+            f"{directory} holds a run with other settings ({'; '.join(changed)}): use the same settings, another "
             "--runs-dir or --seed, or remove the directory"
         )
 
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold the run directory; it is free again when the process ends, however it ends."""
+    """Lock the run directory. The lock ends with the process, even if it is killed."""
     import fcntl
 
     with (directory / "lock").open("a+") as file:
@@ -40,7 +40,7 @@ def locked(directory: Path) -> Iterator[None]:
             file.seek(0)
             holder = file.read().strip() or "unknown"
             raise RunError(
-                f"{directory} is being written by another process (number {holder}): wait for it, or give another "
+                f"{directory} is in use by another process (PID {holder}): wait for it, or use another "
                 "--runs-dir or --seed"
             ) from None
         with no_space(str(directory / "lock")):
@@ -54,13 +54,13 @@ def summary(directory: Path) -> dict[str, Any]:
     """The summary of a finished run."""
     path = directory / "summary.json"
     if not path.exists():
-        state = "is not finished" if (directory / "config.json").exists() else "holds no run"
-        raise RunError(f"{directory} {state}: there is no summary.json; start or resume it with `quarterturn train`")
+        state = "is not finished" if (directory / "config.json").exists() else "is not a run directory"
+        raise RunError(f"{directory} {state}, it has no summary.json: start or resume a run with `quarterturn train`")
     return json.loads(path.read_text())
 
 
 def records(directory: Path) -> list[dict[str, Any]]:
-    """The records of the epochs; a line that was cut off by a kill is left out."""
+    """The records of the epochs, without a line that was cut off when the run was killed."""
     path = directory / "metrics.jsonl"
     found = []
     for line in path.read_text().splitlines() if path.exists() else ():
@@ -78,5 +78,5 @@ def config_of(directory: Path) -> Config:
 
 
 def finished(root: Path) -> list[Path]:
-    """The directories of all finished runs below a directory, or that directory itself."""
+    """The directories of all finished runs in a directory, at any depth."""
     return sorted(path.parent for path in root.rglob("summary.json"))

@@ -1,4 +1,4 @@
-"""The trained network of a finished run, read from its directory: with its data, or with its model card alone."""
+"""Loads the trained network of a finished run, with its data or with its model card."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from quarterturn_lab.settings.config import Config
 
 
 def load_with_data(directory: Path, data_folder: str | None = None) -> tuple[Config, Data, nn.Module]:
-    """The settings, the data and the network of a finished run; `data_folder` is where its images have moved."""
+    """The settings, the data and the network of a finished run; `data_folder` replaces the folder of its images."""
     config = config_of(directory)
     if data_folder:
         config = config.model_copy(update={"data": data_folder})
@@ -25,7 +25,7 @@ def load_with_data(directory: Path, data_folder: str | None = None) -> tuple[Con
 
 
 def load_with_card(directory: Path) -> tuple[Config, ModelCard, nn.Module]:
-    """The settings, the model card and the network of a finished run, whose data are not needed."""
+    """The settings, the model card and the network of a finished run; needs no data."""
     config, card = config_of(directory), card_of(directory)
     return config, card, _network(directory, config, card.classes)
 
@@ -35,7 +35,7 @@ def card_of(directory: Path) -> ModelCard:
     summary(directory)
     path = directory / "model.json"
     if not path.exists():
-        raise RunError(f"{directory} has no model.json: it was trained by an older version; train it again")
+        raise RunError(f"{directory} has no model.json, because an older version trained it: train it again")
     return model_card.read(path.read_text(), path)
 
 

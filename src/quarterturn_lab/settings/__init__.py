@@ -1,1 +1,1 @@
-"""What is asked for, as data: networks, runs, experiments."""
+"""Settings as data: networks, runs, experiments."""

@@ -1,4 +1,4 @@
-"""One run as data: everything that decides its result, checked, and written beside it."""
+"""The settings of one run, validated, as they are written to its directory."""
 
 from typing import Annotated, Any, Literal
 
@@ -9,143 +9,145 @@ from quarterturn_lab.settings.networks import Net
 
 Precision = Literal["fp32", "bf16", "fp16"]
 
-# What may differ between two sittings of one run: it says where and how to run, not what comes out.
+# Settings that may change when a run is resumed: they do not affect its result.
 FREE = frozenset({"data", "device", "checkpoint_seconds", "tensorboard", "score_turns"})
 MAX_PIXELS = 64_000_000
 
-# Modules of networks that records and run directories name as they were called when they were made.
+# Old module names of networks, as in older records and run directories.
 MOVED = {f"quarterturn_lab.{name}": "quarterturn_lab.models.mnist" for name in ("sevenlayers", "digits")}
 
 
 class Augment(BaseModel):
-    """Ranges of the random warps of training images; zero or one switches a part off."""
+    """Ranges of the random augmentation of training images; 0 (or 1 for factors) switches a part off."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True)
 
-    turn: Annotated[  # files call it rotate
+    turn: Annotated[  # "rotate" in files
         float,
         Field(ge=0, le=360, validation_alias=AliasChoices("turn", "rotate"), serialization_alias="rotate"),
-        Field(description="Turn training images by up to this many degrees."),
+        Field(description="Rotate by a random angle up to this many degrees."),
     ] = 360.0
-    shift: Annotated[float, Field(ge=0, le=0.5, description="Shift them by up to this part of their side.")] = 0.0
-    zoom: Annotated[float, Field(ge=1, description="Zoom them by up to this factor, in or out.")] = 1.0
-    shear: Annotated[float, Field(ge=0, lt=80, description="Shear them by up to this many degrees.")] = 0.0
+    shift: Annotated[float, Field(ge=0, le=0.5, description="Shift by up to this fraction of the side.")] = 0.0
+    zoom: Annotated[float, Field(ge=1, description="Zoom in or out by up to this factor.")] = 1.0
+    shear: Annotated[float, Field(ge=0, lt=80, description="Shear by up to this many degrees.")] = 0.0
     stretch: Annotated[
-        float, Field(ge=1, description="Stretch one axis by up to this factor, and shrink the other by the same.")
+        float, Field(ge=1, description="Stretch one axis by up to this factor and shrink the other.")
     ] = 1.0
-    flip: Annotated[bool, Field(description="Flip half of them. Not where mirror images are of different classes.")] = (
-        True
-    )
+    flip: Annotated[
+        bool, Field(description="Flip half of the images. Turn off if mirror images belong to different classes.")
+    ] = True
     colour: Annotated[
         float,
-        Field(
-            ge=0, description="Brighter or darker, along the colours' first principal component: this is the deviation."
-        ),
+        Field(ge=0, description="Vary brightness along the main colour axis of galaxies; the standard deviation."),
     ] = 0.0
     border: Annotated[
-        Literal["zeros", "reflection"], Field(description="What lies outside an image that is warped.")
+        Literal["zeros", "reflection"], Field(description="Fill in from outside the image: zeros, or its reflection.")
     ] = "zeros"
 
 
 class ImageSettings(BaseModel):
-    """How image files become arrays: settings of a run, which its loader gets as they are."""
+    """How image files are read: settings that a run passes to its loader."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     longest: Annotated[
         int | None,
-        Field(ge=1, description="Scale the longest side of an image to this many pixels; by default to the side."),
+        Field(ge=1, description="Scale the longest side of each image to this many pixels. Default: --side."),
     ] = None
-    invert: Annotated[bool, Field(description="Make white the background.")] = False
+    invert: Annotated[bool, Field(description="Invert the images, for a white background.")] = False
     floats: Annotated[
-        bool, Field(description="Keep the files' own values and channels: FITS, float and many-channel TIFF.")
+        bool, Field(description="Keep the values and channels of the files: for FITS, and float or many-channel TIFF.")
     ] = False
-    skip_bad: Annotated[bool, Field(description="Leave out images that cannot be read, and count them.")] = False
+    skip_bad: Annotated[bool, Field(description="Skip images that cannot be read, and count them.")] = False
     max_pixels: Annotated[int, Field(ge=1, description="Refuse images with more pixels than this.")] = MAX_PIXELS
 
 
 class Config(ImageSettings):
-    """The settings of one run. Those with a description are options of the command line too, see `options.py`."""
+    """The settings of one run. Those with a description are command-line options, see `options.py`."""
 
     experiment: str
     row: str
     seed: int = Field(0, ge=0)
     net: Net
     factory: Annotated[str | None, BeforeValidator(lambda name: _moved(name))] = (
-        None  # package.module:function of a network of one's own
+        None  # package.module:function of the user's own network
     )
     rotate: Annotated[
         Literal["maps", "filters"],
-        Field(description="Turn the maps or the filters: the same network, other memory and speed."),
+        Field(description="Rotate feature maps or filters: same network, different memory and speed."),
     ] = "maps"
 
     loader: str
-    data: Annotated[str | None, Field(description="The folder of the images; the synthetic set needs none.")] = None
+    data: Annotated[str | None, Field(description="Folder of the images. Not needed for synthetic.")] = None
     train_size: Annotated[
         int | None,
-        Field(ge=2, description="Train on this many images, drawn by class, other ones for each seed."),
+        Field(ge=2, description="Train on a random subset of this many images, drawn anew for each seed."),
     ] = None
-    tiles: Annotated[
-        int, Field(ge=1, description="How many tiles of each image an epoch sees, where there are masks.")
-    ] = 1
+    tiles: Annotated[int, Field(ge=1, description="Tiles from each image in an epoch, for data with masks.")] = 1
 
-    epochs: Annotated[int, Field(ge=1, description="How often each training image is seen.")] = 40
-    batch: Annotated[int, Field(ge=1, description="Images in a batch.")] = 128
+    epochs: Annotated[int, Field(ge=1, description="Number of passes over the training images.")] = 40
+    batch: Annotated[int, Field(ge=1, description="Batch size.")] = 128
     divide_batch: Annotated[
-        bool, Field(description="Divide the batch by the number of pathways, as the paper did.")
+        bool, Field(description="Divide the batch size by the number of pathways, as in the paper.")
     ] = True
-    lr: Annotated[float, Field(gt=0, description="Adam's learning rate.")] = 1e-3
+    lr: Annotated[float, Field(gt=0, description="Learning rate of Adam.")] = 1e-3
     drops: Annotated[
-        tuple[float, ...], Field(description="Parts of the run after which the learning rate is tenfold lower.")
+        tuple[float, ...], Field(description="When to divide the learning rate by ten, as fractions of the run.")
     ] = (0.83, 0.95)
-    weight_decay: Annotated[float, Field(ge=0, description="Weight decay, on weights and not on biases.")] = 0.0
-    clip: Annotated[float | None, Field(gt=0, description="Largest norm of the gradient.")] = None
+    weight_decay: Annotated[float, Field(ge=0, description="Weight decay of the weights; biases have none.")] = 0.0
+    clip: Annotated[float | None, Field(gt=0, description="Clip the gradient to this norm.")] = None
     output_scale: Annotated[float, Field(gt=0, description="Scale of the output layer's initial weights.")] = 0.1
     augment: Augment = Augment()
-    precision: Annotated[Precision, Field(description="bf16 and fp16 train faster where the machine has them.")] = (
+    precision: Annotated[Precision, Field(description="bf16 and fp16 are faster on hardware that supports them.")] = (
         "fp32"
     )
-    compile: Annotated[bool, Field(description="Use torch.compile: slow to start, faster later.")] = False
-    threads: Annotated[int, Field(ge=1, description="Threads of one run; the same number gives the same digits.")] = 1
+    compile: Annotated[bool, Field(description="Use torch.compile: slower to start, then faster.")] = False
+    threads: Annotated[
+        int, Field(ge=1, description="Threads for each run. Results are identical only for the same number.")
+    ] = 1
 
-    eval_points: int = Field(10, ge=1)  # how often validation, or else test, is scored on the way: for the curves
-    eval_train: int = Field(4000, ge=1)  # how many training images the final training loss is measured on
-    score_turns: bool = True  # in the end, score the mean answer to four turns of each image as well
+    eval_points: int = Field(10, ge=1)  # how often validation (or test) is scored during training, for the curves
+    eval_train: int = Field(4000, ge=1)  # number of training images for the final training score
+    score_turns: bool = True  # also score predictions averaged over four rotations at the end
 
     device: Annotated[str, Field(description="auto, cpu, cuda, cuda:1, ...")] = "auto"
-    checkpoint_seconds: Annotated[float, Field(ge=0, description="Save a checkpoint this often.")] = 20.0
-    tensorboard: Annotated[bool, Field(description="Write TensorBoard records too.")] = False
+    checkpoint_seconds: Annotated[float, Field(ge=0, description="Seconds between checkpoints.")] = 20.0
+    tensorboard: Annotated[bool, Field(description="Also write TensorBoard logs.")] = False
 
     @model_validator(mode="after")
     def _fits(self) -> "Config":
         if any(not 0 < drop <= 1 for drop in self.drops):
-            raise ValueError(f"drops are parts of the run, between 0 and 1, got {self.drops}")
+            raise ValueError(f"drops are fractions of the run, between 0 and 1, got {self.drops}")
         if self.divide_batch and self.batch < self.net.pathways:
-            raise ValueError(f"a batch of {self.batch} cannot be divided by {self.net.pathways} pathways")
+            raise ValueError(
+                f"a batch of {self.batch} cannot be divided by {self.net.pathways} pathways: make it larger"
+            )
         if self.floats and self.invert:
-            raise ValueError("invert makes white the background of pictures; floats have their own")
+            raise ValueError("invert is for 8-bit images and cannot be combined with floats: give one of the two")
         if self.augment.colour and (self.net.channels != 3 or self.floats):
-            raise ValueError(f"colour needs red, green and blue, not {self.net.channels} channels or floats")
+            raise ValueError(
+                f"colour needs red, green and blue, not {self.net.channels} channels or floats: set colour to 0"
+            )
         return self
 
     @property
     def batch_images(self) -> int:
-        """Images in a batch, before they are sliced."""
+        """Images in a batch, before slicing into pathways."""
         return self.batch // self.net.pathways if self.divide_batch else self.batch
 
     def identity(self) -> dict[str, Any]:
-        """What decides the result."""
+        """The settings that affect the result."""
         return self.model_dump(mode="json", exclude=set(FREE))
 
 
 def _moved(factory: str | None) -> str | None:
-    """A network's own name, where its run was recorded before its module moved."""
+    """The current name of a network whose module has moved."""
     module, colon, function = (factory or "").partition(":")
     return f"{MOVED[module]}{colon}{function}" if module in MOVED else factory
 
 
 def checked(values: dict[str, Any]) -> Config:
-    """A config from values; a mistake raises with the name of the field."""
+    """A config from values; invalid ones raise an error that names the field."""
     try:
         return Config(**values)
     except ValidationError as error:
@@ -153,16 +155,16 @@ def checked(values: dict[str, Any]) -> Config:
 
 
 def explained(error: ValidationError) -> str:
-    """pydantic's findings on one line each."""
+    """pydantic's errors as one sentence."""
     lines = []
     for found in error.errors():
         place = ".".join(map(str, found["loc"])) or "config"
         lines.append(f"{place}: {found['msg']}, got {found['input']!r}" if found["loc"] else str(found["msg"]))
-    return "these settings do not fit: " + "; ".join(lines)
+    return "invalid settings: " + "; ".join(lines)
 
 
 def read(text: str) -> Config:
-    """A config from the JSON of a run directory."""
+    """A config from the config.json of a run directory."""
     try:
         return Config.model_validate_json(text)
     except ValidationError as error:
@@ -170,7 +172,7 @@ def read(text: str) -> Config:
 
 
 def difference(old: Config, new: Config) -> list[str]:
-    """The settings in which two configs would give different results, as "name: old -> new"."""
+    """The differing settings that affect the result, as "name: old -> new"."""
     return list(_differences(old.identity(), new.identity(), ""))
 
 

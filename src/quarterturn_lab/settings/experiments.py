@@ -1,4 +1,4 @@
-"""The experiments as data: a baseline, where its images come from, how it is trained, what the paper measured."""
+"""The experiments as data: baseline, images, training settings and the paper's results."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,7 +14,7 @@ CONTROLS = ("baseline-linear", "baseline-half-linear")
 
 @dataclass(frozen=True)
 class Printed:
-    """A line of the paper's tables: size as printed, and train and test figures with their standard deviations."""
+    """A line of the paper's tables: size as printed, train and test scores with standard deviations."""
 
     size: str
     train: tuple[float, float]
@@ -23,7 +23,7 @@ class Printed:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A data set with its baseline and settings. `rows` are those of `quarterturn table`."""
+    """A data set with its baseline and settings. `rows` are trained by `quarterturn table`."""
 
     about: str
     baseline: Net
@@ -62,11 +62,11 @@ PAPER_BUILDINGS = {
     "roll-all-half": Printed("598k", (0.9824, 0.0009), (0.9742, 0.0006)),
 }
 
-# The small network of the pilot study: it fits a CPU.
+# The small network of the pilot study: it trains on a CPU.
 SMALL = Net(channels=1, side=31, stages=((16, 16), (32, 32), (64, 64)), hidden=(256, 256), outputs=121, dropout=0.2)
 PLANKTON_WARPS = {"shift": 10 / 95, "zoom": 1.6, "shear": 20.0, "stretch": 1.3, "flip": True}
 
-# Those of the author's galaxies network; shifts are by 4 of 424 pixels, a pixel of the 64.
+# As for the author's galaxies network; shifts of up to 4 of 424 pixels, about one of 64.
 GALAXY_WARPS = {"shift": 1 / 64, "zoom": 1.3, "flip": True, "colour": 0.5, "border": "reflection"}
 GALAXY_ROWS = ("baseline", "baseline-half", *CONTROLS, "pool-mean", "roll-all-quarter", "roll-dense-half")
 DIGITS: dict[str, Any] = {"batch": 64, "divide_batch": False, "drops": (0.75, 0.92), "eval_points": 1} | {
@@ -77,11 +77,11 @@ AERIAL_ROWS = ("baseline", "baseline-half", "pool-mean", "roll-all-quarter", "ro
 
 EXPERIMENTS: dict[str, Experiment] = {
     "synthetic": Experiment(
-        "organism-like shapes made from a seed; needs no files and trains in a minute",
+        "organism-like shapes drawn by a program; needs no files and trains in a minute",
         replace(SMALL, side=29, stages=((8, 8), (16, 16), (32, 32)), hidden=(128, 128), outputs=10),
         "synthetic",
         ("baseline", "baseline-linear", "baseline-half", "pool-mean", "roll-all-quarter", "roll-dense-half"),
-        {"epochs": 12, "batch": 32, "divide_batch": False, "drops": (0.75, 0.92)}
+        {"epochs": 12, "batch": 32, "divide_batch": False, "drops": (0.75, 0.92), "eval_points": 6}
         | {"augment": {"shift": 0.06, "zoom": 1.15, "flip": False}},
     ),
     "plankton": Experiment(
@@ -111,36 +111,36 @@ EXPERIMENTS: dict[str, Experiment] = {
         PAPER_PLANKTON,
     ),
     "mnist-rot": Experiment(
-        "rotated MNIST, 12,000 training images, made from the idx files with a seed",
+        "rotated MNIST with 12,000 training images, made from the MNIST files",
         replace(SMALL, side=28, outputs=10),
         "mnist-rot",
         ("baseline", "baseline-linear", "baseline-half", "pool-mean", "roll-all-quarter", "roll-dense-half"),
         {"epochs": 10, "batch": 64, "divide_batch": False, "augment": {"turn": 360.0, "flip": False}},
     ),
     "mnist-rot-7": Experiment(
-        "rotated MNIST for networks of seven convolutions, without augmentation, as published",
+        "rotated MNIST without augmentation, for the published networks with seven convolutions",
         replace(SMALL, side=28, outputs=10),
         "mnist-rot",
         ("baseline",),
         {"epochs": 40, "batch": 64, "divide_batch": False, "drops": (0.75, 0.92)}
-        | {"eval_points": 1, "augment": {"turn": 0.0, "flip": False}},  # there is no validation part to watch
+        | {"eval_points": 1, "augment": {"turn": 0.0, "flip": False}},  # there is no validation set
     ),
     "mnist-rot-choice": Experiment(
-        "rotated MNIST without its test images, to choose a network on 2,000 of the training images",
+        "rotated MNIST for choosing a network: 2,000 training images are held out, test images are not used",
         replace(SMALL, side=28, outputs=10),
         "mnist-rot-held",
         ("baseline",),
         {"epochs": 12, **DIGITS},
     ),
     "mnist-rot-best": Experiment(
-        "rotated MNIST for the network that was chosen, with turned training images",
+        "rotated MNIST for the chosen network, with rotated training images",
         replace(SMALL, side=28, outputs=10),
         "mnist-rot",
         ("baseline",),
-        {"epochs": 32, "score_turns": False, **DIGITS},  # its answer is averaged over angles already
+        {"epochs": 32, "score_turns": False, **DIGITS},  # predictions are averaged over angles already
     ),
     "folder": Experiment(
-        "any folder of class folders of images",
+        "your own images, in one folder for each class",
         replace(SMALL, channels=3, side=63),
         "folder",
         ("baseline", "baseline-linear", "pool-mean", "roll-all-quarter", "roll-dense-half"),
@@ -175,7 +175,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "pixels",
     ),
     "roads": Experiment(
-        "the paper's aerial images network on the sister set, roads: days on a CPU",
+        "the paper's aerial images network on roads, the sister data set: days on a CPU",
         BUILDINGS,
         "aerial",
         AERIAL_ROWS,
@@ -184,7 +184,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "pixels",
     ),
     "roads-small": Experiment(
-        "roads or buildings with a quarter of the filters and 32 tiles of each image: CPU minutes on a few images",
+        "roads or buildings with a quarter of the filters and 32 tiles per image: CPU minutes on a few images",
         replace(BUILDINGS, stages=((8,) * 5 + (16,) * 5,), hidden=(64,)),
         "aerial",
         AERIAL_ROWS,
@@ -193,7 +193,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "pixels",
     ),
     "nuclei": Experiment(
-        "a small U-Net on microscopy images: which pixels belong to a nucleus",
+        "nuclei in microscopy images, segmented by a small U-Net",
         NUCLEI,
         "nuclei",
         ("baseline", "baseline-half", "baseline-linear", "pool-mean", "roll-all-quarter", "roll-all-half"),
@@ -206,7 +206,7 @@ EXPERIMENTS: dict[str, Experiment] = {
 
 
 def experiment_of(name: str) -> Experiment:
-    """The experiment of that name; an unknown name raises with the nearest valid ones."""
+    """The experiment of that name; an unknown name raises an error with the nearest ones."""
     if name not in EXPERIMENTS:
         raise unknown("experiment", name, EXPERIMENTS)
     return EXPERIMENTS[name]
@@ -217,14 +217,16 @@ def split_name(name: str) -> tuple[str, str]:
     experiment, slash, row = name.partition("/")
     experiment_of(experiment)
     if not slash:
-        raise ConfigError(f"{name!r} names no row: write {name}/baseline or {name}/roll-all-quarter, say")
+        raise ConfigError(
+            f"{name!r} names no row: give EXPERIMENT/ROW, such as {name}/baseline or {name}/roll-all-quarter"
+        )
     if row not in ROWS:
         raise unknown("row", row, ROWS)
     return experiment, row
 
 
 def settings_of(name: str, row: str, **options: Any) -> dict[str, Any]:
-    """All settings of a run, for `config.checked`: the experiment's, the row's, then the options that are not None."""
+    """All settings of a run, for `config.checked`: experiment, row, then the options that are not None."""
     experiment = experiment_of(name)
     given = {key: value for key, value in options.items() if value is not None}
     changes = {key: given.pop(key) for key in ("outputs", *NETWORK) if key in given}
@@ -235,7 +237,9 @@ def settings_of(name: str, row: str, **options: Any) -> dict[str, Any]:
 
         changes["group"] = named(changes["group"]).name
         if edited(baseline, row).group is None:
-            raise ConfigError(f"{row} is a plain network, it has no group: take pool-mean or roll-all-quarter, say")
+            raise ConfigError(
+                f"{row} is an ordinary network and has no group: leave --group out, or use pool-mean, say"
+            )
     augment = {**experiment.settings.get("augment", {}), **warps}
     settings = {**experiment.settings, **given, "augment": augment}
     return {
@@ -248,5 +252,5 @@ def settings_of(name: str, row: str, **options: Any) -> dict[str, Any]:
 
 
 def config_for(name: str, row: str, seed: int = 0, factory: str | None = None, **options: Any) -> Config:
-    """The checked settings of a run of a row."""
+    """The validated settings of a run."""
     return checked({**settings_of(name, row, **options), "seed": seed, "factory": factory})

@@ -1,7 +1,7 @@
-"""The networks as data: the paper's three baselines and a U-Net, and every row of the tables as one small edit of them.
+"""The networks as data: the paper's three baselines, a U-Net, and each table row as a small edit of a baseline.
 
-A `Net` is a plain record; `build.py` makes modules of it. Where the paper is silent there is a field, and its default
-is justified in docs/decisions/0020-where-the-paper-is-silent.md.
+`models/build.py` makes a module from a `Net`. What the paper leaves open is a field; its default is justified in
+docs/decisions/0020-where-the-paper-is-silent.md.
 """
 
 from dataclasses import dataclass, replace
@@ -18,28 +18,28 @@ Stages = tuple[tuple[int, ...], ...]
 class Net:
     """A convolutional network: stages of convolutions, hidden layers, an output layer, and how it treats orientations.
 
-    The first group of fields is the baseline. The second is what the rows of the tables change.
+    The first group of fields describes the baseline. The second is what table rows change.
     """
 
-    channels: Annotated[int, Field(description="1 for grey, 3 for colour; any number with --floats.")]
+    channels: Annotated[int, Field(description="Image channels: 1 for grey, 3 for colour, any number with --floats.")]
     side: Annotated[int, Field(description="Side of the network's input, in pixels.")]
-    stages: Stages  # widths of the convolutions; where `pooled`, a max pool of stride 2 ends each stage
-    hidden: tuple[int, ...]  # widths of the dense layers, or of the 1x1 convolutions where `head` is "conv"
+    stages: Stages  # widths of the convolutions; if `pooled`, each stage ends with a max pool of stride 2
+    hidden: tuple[int, ...]  # widths of the dense layers, or of 1x1 convolutions if `head` is "conv"
     outputs: int
     kernel: int = 3
-    same: bool = True  # 'same' convolutions; else 'valid'
+    same: bool = True  # padding of the convolutions: 'same' or 'valid'
     pooled: bool = True
-    unet: bool = False  # the stages are climbed again, each with what it had on the way down beside it
+    unet: bool = False  # a second pass up the stages, with skip connections
     head: Literal["dense", "conv"] = "dense"
-    dropout: Annotated[float, Field(description="Dropout before each dense layer.")] = 0.5
+    dropout: Annotated[float, Field(description="Dropout rate before each dense layer.")] = 0.5
     output: Annotated[
         Literal["linear", "relu", "sigmoid", "questions"], Field(description="Nonlinearity of the output layer.")
     ] = "linear"
-    answers: tuple[str, ...] = ()  # the columns that "questions" speaks of; none: all 37
+    answers: tuple[str, ...] = ()  # the columns for output "questions"; empty means all 37
 
-    group: Annotated[
-        str | None, Field(description="The group of a row with pathways, such as C4, D4, C2 or mirror.")
-    ] = None  # None: a plain network
+    group: Annotated[str | None, Field(description="Symmetry group of an equivariant row: C4, D4, C2, mirror, ...")] = (
+        None  # None: a plain network
+    )
     method: Literal["pool", "stack", "oriented-max", "gradual-pool", "symmetric"] = "pool"
     pool: Literal["mean", "rms", "max"] = "mean"  # over pathways
     pool_at: Annotated[
@@ -47,22 +47,22 @@ class Net:
         Field(description="Pool the pathways before or after the output layer."),
     ] = "before-output"
     relu: bool = True  # on the last hidden layer, before the pathways are pooled
-    relu_after: Annotated[bool, Field(description="A ReLU after the pathways are pooled.")] = False
+    relu_after: Annotated[bool, Field(description="Add a ReLU after the pathways are pooled.")] = False
     roll: Literal["none", "dense", "all"] = "none"
     divide: int = 1  # widths of all layers but the last two are divided by this
     widen: int = 1  # ... or multiplied by this
-    divide_dense: int = 1  # that of the first dense layer, by this as well
+    divide_dense: int = 1  # the width of the first dense layer is also divided by this
 
     @property
     def pathways(self) -> int:
-        """How many copies of each image the convolutions see."""
+        """Number of copies of each image that the convolutions see."""
         from quarterturn.groups import named
 
         return named(self.group).order if self.group and self.method != "symmetric" else 1
 
     @property
     def margin(self) -> int:
-        """How many pixels at each edge of the input have no output."""
+        """Number of pixels at each edge of the input without an output."""
         return 0 if self.same else (self.kernel - 1) // 2 * sum(map(len, self.stages))
 
 
@@ -123,8 +123,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "gradual-pool": {**CYCLIC, "method": "gradual-pool"},
     "symmetric-filters": {"group": "D4", "method": "symmetric"},
 }
-# The dihedral twin of a row has turns and flips, and the same widths; "eighth" keeps the number of maps, as a quarter
-# does with turns alone.
+# The dihedral variant of a row adds flips, with the same widths. "eighth" keeps the number of maps with D4, as
+# "quarter" does with C4.
 ROWS |= {f"{name}-dihedral": {**row, "group": "D4"} for name, row in ROWS.items() if row.get("group") == "C4"}
 ROWS["roll-all-eighth-dihedral"] = {**ROWS["roll-all-quarter-dihedral"], "divide": 8}
 
@@ -139,7 +139,7 @@ def edited(baseline: Net, row: str, **changes: Any) -> Net:
         raise unknown("row", row, ROWS)
     net = replace(baseline, **{**ROWS[row], **changes})
     if net.roll == "dense" and net.head != "dense":
-        raise ConfigError(f"{row}: this network has no dense layer to roll; take roll-all-half or roll-all-quarter")
+        raise ConfigError(f"{row}: this network has no dense layer to roll: use roll-all-half or roll-all-quarter")
     _check_widths(net, row)
     return net
 
@@ -151,7 +151,7 @@ def _check_widths(net: Net, row: str) -> None:
 
 
 def restaged(net: Net, layers: str) -> Net:
-    """The same convolutions with the spatial pools elsewhere: "2-2-4-2" says how many stand before each pool.
+    """The same convolutions with other pooling positions: "2-2-4-2" is the number of convolutions before each pool.
 
     >>> [len(stage) for stage in restaged(PLANKTON, "2-2-4-2").stages]
     [2, 2, 4, 2]
@@ -163,7 +163,7 @@ def restaged(net: Net, layers: str) -> Net:
         counts = []
     if sum(counts) != len(widths) or any(count < 1 for count in counts):
         raise ConfigError(
-            f'stages {layers!r}: write the number of convolutions before each pool, such as "2-2-3-3", '
+            f'stages {layers!r}: give the number of convolutions before each pool, such as "2-2-3-3", '
             f"{len(widths)} in all"
         )
     starts = [sum(counts[:i]) for i in range(len(counts))]

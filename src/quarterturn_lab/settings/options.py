@@ -1,4 +1,4 @@
-"""Settings as options: those that have a description, which is also the help of the command line."""
+"""The settings that are options too: those with a description, which is their help text."""
 
 from typing import Any, get_type_hints
 
@@ -26,11 +26,13 @@ def options_of(model: type) -> Options:
 
 IMAGES, NETWORK, WARPS = options_of(ImageSettings), options_of(Net), options_of(Augment)
 TRAINING = {name: option for name, option in options_of(Config).items() if name not in IMAGES}
-STAGES: Options = {"stages": (str, "Convolutions before each spatial pool, such as 2-2-4-2.")}  # read by `restaged`
+STAGES: Options = {
+    "stages": (str, "Number of convolutions before each spatial pooling, such as 2-2-4-2.")
+}  # read by `restaged`
 
 HEADINGS = {
     "Training": TRAINING,
     "Network": {**NETWORK, **STAGES},
     "Reading images": IMAGES,
-    "Random changes of training images": WARPS,
+    "Augmentation of training images": WARPS,
 }

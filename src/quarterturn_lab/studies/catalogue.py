@@ -16,7 +16,7 @@ STUDIES: dict[str, Study] = {
 
 
 def study_of(name: str) -> Study:
-    """The study of that name; an unknown name raises with the nearest valid ones."""
+    """The study of that name; an unknown name raises an error with the nearest ones."""
     if name not in STUDIES:
         raise unknown("study", name, STUDIES)
     return STUDIES[name]

@@ -47,7 +47,7 @@ class Decision:
 
     @property
     def other(self) -> str | None:
-        """The best of the kind that is not to be trained."""
+        """The best network of the other kind, which is not the choice."""
         return self.equivariant if self.chosen == self.ordinary else self.ordinary
 
     @property
@@ -106,7 +106,7 @@ def decisions(study: Study, records: Records) -> list[Decision]:
 
 
 def _decision(study: Study, case: str, found: list[Offer]) -> Decision:
-    """From offers, the best first."""
+    """The decision from offers, which are sorted with the best first."""
     equivariant, ordinary = (
         next((offer.side for offer in found if is_plain(study, offer.side) == plain), None) for plain in (False, True)
     )
@@ -194,12 +194,12 @@ def ranking(study: Study, records: Records) -> list[tuple[str, ...]]:
 
 
 def ranked(study: Study, records: Records) -> list[str]:
-    """The sides of that table."""
+    """The sides in the table of the best lines."""
     return [offer.side for budget in study.budgets for offer in within(study, records, budget)[:BEST]]
 
 
 def unevenness(study: Study, records: Records) -> float:
-    """The dearest epoch against the cheapest of the same network, in the worst case: what the machine adds."""
+    """The largest ratio of epoch costs of the same network: how much timings vary between runs."""
     ratios = [1.0]
     for sides in lines(study):
         entries = [study.labels[split(side)[0]] for side in sides]

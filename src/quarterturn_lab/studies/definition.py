@@ -33,7 +33,7 @@ class Entry:
 
     @property
     def label(self) -> str:
-        """The row, with what differs from the experiment's own settings: baseline-160epochs."""
+        """The row, with the settings that differ from the experiment's: baseline-160epochs."""
         name = self.options.get("factory", self.row).rpartition(":")[2] + MARKS.get(self.experiment, "")
         for option, unit in NAMED.items():
             if self.options.get(option) not in (None, EXPERIMENTS[self.experiment].settings.get(option)):
@@ -48,7 +48,7 @@ class Entry:
         return ROWS[self.row].get("group") is None
 
     def config(self, seed: int, data: str | None = None) -> Config:
-        """All settings of a run, turning maps or filters: the same network, in whichever way takes less time here."""
+        """All settings of a run; it rotates maps or filters, whichever is faster for the same network."""
         options = dict(self.options)
         factory = options.pop("factory", None)
         edit = ROWS[self.row]

@@ -63,7 +63,7 @@ class Gap:
 
     @property
     def p_values(self) -> tuple[float | None, float | None]:
-        """By Student's t, and exactly by flipping signs."""
+        """p-values of a paired t-test and an exact sign-flip test."""
         if len(self.differences) < 2:
             return None, None
         return paired_t_test(self.differences), sign_flip_test(self.differences)
@@ -125,7 +125,7 @@ def cpu_ratio(study: Study, records: Records, one: str, other: str) -> float | N
 
 
 def state(records: Records, entry: Entry) -> str:
-    """How many of its runs there are.
+    """The number of finished runs.
 
     >>> from quarterturn_lab.studies.definition import Entry
     >>> state(Records({}, {}, {}), Entry("plankton-small", "baseline", 5))

@@ -101,7 +101,7 @@ def _width(divide: int, widen: int) -> str:
 
 
 def _of_factory(factory: str) -> list[str]:
-    """Its filters and group, and the keywords with which it was made; or the words of its own name."""
+    """The filters, group and keywords of a factory's network, or the words of its name."""
     module, _, name = factory.partition(":")
     function = getattr(import_module(module), name)
     facts = {key: parameter.default for key, parameter in signature(function).parameters.items()}
@@ -168,7 +168,7 @@ def told(study: Study, text: str) -> str:
 
 
 def glossary(shown: Iterable[str]) -> list[str]:
-    """A line for each part of the names that a stranger may not know.
+    """A line for each part of the names that a new reader may not know.
 
     >>> glossary(["ordinary, 40 epochs"])
     ['**ordinary**: no built-in symmetry.']

@@ -233,7 +233,7 @@ def markdown(rows: list[tuple[str, ...]]) -> str:
 
 
 def as_csv(study: Study, records: Records) -> str:
-    """Every finished run with all its digits."""
+    """Every finished run in full precision."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     parts = ("train", "valid", "valid_4_turns", "test", "test_4_turns")
@@ -286,7 +286,7 @@ def settings(study: Study, records: Records) -> str:
 
 
 def ran_on(study: Study, records: Records) -> list[str]:
-    """The machines; where there are several, which runs each of them made."""
+    """The machines and, if there are several, the runs of each."""
     made_by: dict[str, dict[str, list[int]]] = {}
     for entry in study.entries:
         for seed, record in records.of(entry).items():
@@ -307,7 +307,7 @@ def ran_on(study: Study, records: Records) -> list[str]:
 
 
 def trained_past(study: Study, records: Records) -> list[str]:
-    """A warning where networks became surer than they are right."""
+    """A warning if networks were trained past their best validation cross-entropy."""
     found, named = past_best(study, records), names(study)
     if not found:
         return []
@@ -319,7 +319,7 @@ def trained_past(study: Study, records: Records) -> list[str]:
 
 
 def crowded(study: Study, records: Records) -> list[str]:
-    """A warning where runs took much longer than their CPU seconds."""
+    """A warning if runs took much longer than their CPU seconds."""
     found = finished(study, records)
     cpu, wall = (sum(record[f"{kind}_seconds"] for record in found) for kind in ("cpu", "wall"))
     if not found or wall < CROWDED * cpu:

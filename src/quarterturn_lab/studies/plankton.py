@@ -19,7 +19,7 @@ LIMITS = (
 
 
 def plankton_questions(longer: str, mark: str = "") -> tuple[Question, ...]:
-    """The comparisons that were chosen before the runs; `longer` is behind the labels of the longer baselines."""
+    """The comparisons that were chosen before the runs; `longer` is the suffix of the longer baselines' labels."""
     named = (
         Question("pool-mean", "baseline", "the paper's claim"),
         Question("pool-mean", "baseline-linear", "the same without the ReLU that pooling removes"),
@@ -41,7 +41,7 @@ def plankton_takeaways(mark: str = "") -> tuple[Takeaway, ...]:
 
 
 def marked(side: str, mark: str) -> str:
-    """The mark comes behind the row.
+    """The side with a mark after its row.
 
     >>> marked("baseline-40epochs@4", "-all")
     'baseline-all-40epochs@4'

@@ -59,7 +59,7 @@ def featured(study: Study, records: Records) -> list[str]:
 
 
 def wrapped(text: str) -> str:
-    """A long name in two lines, broken behind the comma nearest to its middle.
+    """A long name in two lines, broken after the comma nearest to its middle.
 
     >>> wrapped("ordinary, no last ReLU, 160 epochs, 4 turns averaged at test time")
     'ordinary, no last ReLU, 160 epochs,\\n4 turns averaged at test time'

@@ -53,7 +53,7 @@ def directory_of(entry: Entry, seed: int, root: Path) -> Path:
 
 
 def settings_of(config: Config) -> dict[str, Any]:
-    """What decides the results of all seeds."""
+    """The settings that affect the results, without the seed."""
     return {name: value for name, value in config.identity().items() if name != "seed"}
 
 
@@ -79,7 +79,7 @@ def load(folder: Path, experiments: Iterable[str]) -> Records:
 
 
 def save(folder: Path, records: Records) -> None:
-    """All of them, sorted, so that a new run is a new line."""
+    """Write all records, sorted, so that a new run is a new line."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in sorted({experiment for experiment, _, _ in records.runs}):
         keys = sorted(key for key in records.runs if key[0] == name)
@@ -158,7 +158,7 @@ def _record(entry: Entry, seed: int, directory: Path) -> Record:
 
 
 def multiply_adds(config: Config, outputs: int) -> int:
-    """Those of one image on its way through the network, as its layers are defined, whatever runs them."""
+    """Multiply-adds of one image in the network, counted from the definition of its layers."""
     net = network.net_for(config.model_copy(update={"rotate": "maps"}), tuple(map(str, range(outputs))))
     example = torch.zeros(1, config.net.channels, config.net.side, config.net.side)
     return cost(net, [example]).multiply_adds

@@ -1,1 +1,1 @@
-"""Training: batches, the loop, one run, many runs."""
+"""Training: batches, the loop, checkpoints, single runs and sweeps."""

@@ -1,4 +1,4 @@
-"""Training batches: images, or tiles of scenes, with their labels, warped as (seed, epoch, sample) say."""
+"""Augmented training batches of images, or of tiles of scenes, with their labels."""
 
 import numpy as np
 import torch
@@ -35,10 +35,10 @@ def batch(config: Config, data: Data, scaling: Scaling, epoch: int, samples: Ind
 
 
 def tiles(config: Config, data: Scenes, epoch: int, samples: Indices) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Squares from anywhere in the images, `(N, C, R, R)` and whether there is an object, `(N, 1, R, R)`.
+    """Square tiles at random positions, `(N, C, R, R)`, and their object masks, `(N, 1, R, R)`.
 
-    They are larger than the network's input by what any warp may need, so that no border enters a tile. An image that
-    is too small for that is continued by its reflection.
+    They are larger than the network's input, so that augmentation never reaches outside a tile. Images that are too
+    small are extended by reflection.
     """
     side = source_side(config.augment, config.net.side)
     places = corners(config.seed, epoch, samples)
@@ -52,7 +52,7 @@ def tiles(config: Config, data: Scenes, epoch: int, samples: Indices) -> tuple[N
 
 
 def _window(length: int, side: int, part: float) -> NDArray[np.int64] | slice:
-    """The positions of a window somewhere on an axis; where there are too few, there and back again."""
+    """The positions of a window along an axis; a short axis is extended by reflection."""
     if length >= side:
         start = int(part * (length - side + 1))
         return slice(start, start + side)

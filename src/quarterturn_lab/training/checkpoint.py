@@ -1,4 +1,4 @@
-"""Checkpoints: one file, replaced as a whole; a run that was killed goes on from it and ends with the same weights."""
+"""Checkpoints: a killed run resumes from one and ends with the same weights as if it had not been killed."""
 
 import io
 import json
@@ -13,12 +13,12 @@ from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.files import write_atomically
 from quarterturn_lab.training.loop import State
 
-NUMBERS = ("step", "loss_sum", "images_seen", "first_loss", "recent_loss", "seconds")  # of a state
+NUMBERS = ("step", "loss_sum", "images_seen", "first_loss", "recent_loss", "seconds")  # fields of a state
 
 
 def save(directory: Path, net: nn.Module, state: State, records: list[dict[str, Any]], data: Data) -> None:
-    """Write where a run is; `records` are those of its epochs so far."""
-    buffer = io.BytesIO()  # first into memory: a full disk then shows as an error of our own write
+    """Write the state of a run to checkpoint.pt; `records` are those of its epochs so far."""
+    buffer = io.BytesIO()  # first into memory, so that a full disk is reported by our own write
     torch.save(
         {
             "net": net.state_dict(),
@@ -34,18 +34,20 @@ def save(directory: Path, net: nn.Module, state: State, records: list[dict[str, 
 
 
 def restore(directory: Path, net: nn.Module, state: State, data: Data) -> list[dict[str, Any]]:
-    """Load the checkpoint, if there is one, and cut metrics.jsonl back to where it was made; the records."""
+    """Load the checkpoint, if there is one, cut metrics.jsonl back to it, and return its records."""
     path = directory / "checkpoint.pt"
     records: list[dict[str, Any]] = []
     if path.exists():
         saved = torch.load(path, map_location="cpu", weights_only=True)
         if saved["data"] != data.fingerprint:
-            raise ConfigError(f"{path} was made with other images than these: give the same --data, or remove the run")
+            raise ConfigError(
+                f"{path} was made with other images: give the same --data as before, or remove the run directory"
+            )
         try:
             net.load_state_dict(saved["net"])
             state.optimizer.load_state_dict(saved["optimizer"])
         except (RuntimeError, ValueError) as error:
-            raise ConfigError(f"{path} does not fit the network of config.json: {str(error).splitlines()[0]}") from None
+            raise ConfigError(f"{path} does not fit the network in config.json: {str(error).splitlines()[0]}") from None
         state.scaler.load_state_dict(saved["scaler"])
         for name, value in saved["numbers"].items():
             setattr(state, name, value)

@@ -1,7 +1,6 @@
-"""Training: one function that yields after every step, and nothing in it that depends on when it was interrupted.
+"""The training loop, reproducible even if it is interrupted and resumed.
 
-The order of the images comes from (seed, epoch), their warps from (seed, epoch, image), dropout from (seed, step): a
-run that goes on from a checkpoint does what it would have done.
+Image order depends only on (seed, epoch), augmentation on (seed, epoch, image) and dropout on (seed, step).
 """
 
 import math
@@ -30,7 +29,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass
 class State:
-    """Where a run is. Everything a checkpoint has to hold beside the weights."""
+    """The state of a run: everything a checkpoint holds besides the weights."""
 
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
@@ -44,7 +43,7 @@ class State:
 
 @dataclass(frozen=True)
 class Step:
-    """One step taken: the loss of its batch, and at the end of an epoch the epoch's record."""
+    """The result of one step: the loss of its batch and, at the end of an epoch, the epoch's record."""
 
     step: int
     loss: float
@@ -53,7 +52,7 @@ class Step:
 
 
 def new_state(config: Config, net: nn.Module, device: torch.device) -> State:
-    """Adam, with weight decay on weights alone."""
+    """A new state with Adam, and weight decay on weights but not on biases."""
     weights = [p for p in net.parameters() if p.dim() > 1]
     others = [p for p in net.parameters() if p.dim() <= 1]
     groups = [{"params": weights, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
@@ -62,7 +61,7 @@ def new_state(config: Config, net: nn.Module, device: torch.device) -> State:
 
 
 def tiles_of(config: Config, data: Data) -> int:
-    """How many samples each training image gives in an epoch."""
+    """The number of samples from each training image in an epoch."""
     return config.tiles if isinstance(data, Scenes) else 1
 
 
@@ -71,19 +70,19 @@ def steps_per_epoch(config: Config, data: Data) -> int:
 
 
 def learning_rate(config: Config, step: int, total: int) -> float:
-    """Tenfold lower after each drop."""
+    """The learning rate at a step: divided by ten after each drop."""
     return config.lr * 0.1 ** sum(step >= drop * total for drop in config.drops)
 
 
 def epoch_order(config: Config, data: Data, epoch: int) -> Indices:
-    """The samples of an epoch in its order: sample `image * tiles + tile`, which is the image where tiles are none."""
+    """The samples of an epoch in random order, numbered `image * tiles + tile`."""
     tiles = tiles_of(config, data)
     samples = (data.train[:, None] * tiles + np.arange(tiles)).ravel()
     return np.random.default_rng(key("order", config.seed, epoch)).permutation(samples)
 
 
 class Batches:
-    """Batches by number of step, fetched and warped in another thread while the last one is trained on."""
+    """Batches by step. The next one is prepared in another thread during the current step."""
 
     def __init__(self, config: Config, data: Data, device: torch.device) -> None:
         self.config, self.data, self.device = config, data, device
@@ -100,7 +99,7 @@ class Batches:
             return batch(self.config, self.data, self.scaling, epoch, samples, self.device)
 
     def from_step(self, first: int, last: int) -> Iterator[tuple[int, Tensor, Tensor, float]]:
-        """(step, images, labels, seconds waited for them)."""
+        """Yields (step, images, labels, seconds spent waiting)."""
         with ThreadPoolExecutor(1) as pool:
             coming = pool.submit(self.make, first)
             for step in range(first, last):
@@ -119,7 +118,7 @@ def autocast(config: Config, device: torch.device) -> Any:
 
 
 def train(config: Config, net: nn.Module, data: Data, state: State, device: torch.device) -> Iterator[Step]:
-    """Train from where the state is to the end; yields after every step, when net and state may be saved."""
+    """Train from the given state to the end. Yields after every step, when net and state may be saved."""
     batches, task = Batches(config, data, device), TASKS[data.task]
     per_epoch = batches.per_epoch
     total = per_epoch * config.epochs
@@ -156,7 +155,7 @@ def train(config: Config, net: nn.Module, data: Data, state: State, device: torc
                 part = "valid" if len(data.valid) else "test"
                 found = evaluate(config, net, data, data.valid if len(data.valid) else data.test, device)
                 record |= {f"{part}_{name}": found[name] for name in task.watched}
-                wall += time.perf_counter() - paused[0]  # the seconds are those of training alone
+                wall += time.perf_counter() - paused[0]  # evaluation does not count as training time
                 cpu += time.process_time() - paused[1]
             state.loss_sum, state.images_seen = 0.0, 0
         now, cpu_now = time.perf_counter(), time.process_time()
@@ -168,12 +167,12 @@ def train(config: Config, net: nn.Module, data: Data, state: State, device: torc
 
 
 def _watch(state: State, loss: float, step: int) -> None:
-    """Stop at an early sign of divergence: a loss that is no number, or three times the first one over many steps."""
+    """Stop if training diverges: the loss is not finite, or its running mean exceeds three times the first loss."""
     state.first_loss = loss if state.first_loss is None else state.first_loss
     state.recent_loss = loss if state.recent_loss is None else 0.95 * state.recent_loss + 0.05 * loss
     if math.isfinite(loss) and state.recent_loss <= 3 * max(state.first_loss, 0.1):
         return
     raise RunError(
-        f"training diverges: the loss is {loss:.4g} at step {step + 1} and was {state.first_loss:.4g} at first. The "
-        "last good checkpoint is kept. Lower --lr, or limit the gradient with --clip 1"
+        f"training diverges: the loss is {loss:.4g} at step {step + 1}, from {state.first_loss:.4g} at the start. The "
+        "last checkpoint is kept. Lower --lr, or clip the gradient with --clip 1"
     )

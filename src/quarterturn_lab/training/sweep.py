@@ -1,4 +1,4 @@
-"""Many runs: those that are finished are kept, the others run, several at a time, each in a process of its own."""
+"""Many runs, several at a time, each in its own process. Finished runs are skipped."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from quarterturn_lab.settings.config import Config
 from quarterturn_lab.training.worker import ALLOCATOR
 
 Job = tuple[Config, Path]
-FAILED = "failed.txt"  # why a run failed, until it is tried again
+FAILED = "failed.txt"  # the error message of a failed run, until it is tried again
 
 
 @dataclass
@@ -34,14 +34,14 @@ class _Running:
 
 
 def sweep(jobs: Sequence[Job], at_once: int, bars: Bars) -> None:
-    """Bring all runs to their end. A run that fails does not stop the others; the error at the end names them all."""
+    """Train or resume all runs. A failed run does not stop the others; the final error lists all failures."""
     for config, directory in jobs:
         check_config(config, directory)
     waiting = [job for job in jobs if not (job[1] / "summary.json").exists()]
     kept = len(jobs) - len(waiting)
     resumed = sum((directory / "checkpoint.pt").exists() for _, directory in waiting)
     if kept or resumed:
-        bars.say(f"{kept} of {len(jobs)} runs are finished already, {resumed} go on from their checkpoint")
+        bars.say(f"{kept} of {len(jobs)} runs are finished already, {resumed} resume from a checkpoint")
     running: list[_Running] = []
     failed: list[str] = []
     try:
@@ -60,7 +60,7 @@ def sweep(jobs: Sequence[Job], at_once: int, bars: Bars) -> None:
                         (run.directory / FAILED).write_text(_message(run, code))
                     run.errors.close()
     finally:
-        for run in running:  # after an interrupt: their checkpoints stay
+        for run in running:  # after an interrupt; checkpoints stay
             run.process.terminate()
             run.process.wait()
             run.errors.close()
@@ -70,7 +70,7 @@ def sweep(jobs: Sequence[Job], at_once: int, bars: Bars) -> None:
 
 def _start(config: Config, directory: Path) -> _Running:
     directory.mkdir(parents=True, exist_ok=True)
-    for name in ("progress.json", FAILED):  # of a process that was killed, or that failed
+    for name in ("progress.json", FAILED):  # left over from a killed or failed process
         (directory / name).unlink(missing_ok=True)
     threads = str(config.threads)
     variables = {**ALLOCATOR, **os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
@@ -94,4 +94,4 @@ def _show(run: _Running, bars: Bars) -> None:
 def _message(run: _Running, code: int) -> str:
     run.errors.seek(0)
     lines = run.errors.read().decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else f"it ended with code {code}"
+    return lines[-1] if lines else f"exit code {code}"

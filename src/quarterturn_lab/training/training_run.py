@@ -1,4 +1,4 @@
-"""One run from start to end, in its directory: train or go on, score, write what comes after training needs."""
+"""One run in its directory: train or resume, score, and write the model and its summary."""
 
 import json
 import time
@@ -28,7 +28,7 @@ QUARTERS = (0.0, 90.0, 180.0, 270.0)
 
 
 def run(config: Config, directory: Path, progress: Progress | None = None) -> dict[str, Any]:
-    """Train, or go on where a run was interrupted, or do nothing where it is finished; the summary."""
+    """Train or resume a run, unless it is finished, and return its summary."""
     with no_space(str(directory)):
         directory.mkdir(parents=True, exist_ok=True)
     with locked(directory):
@@ -38,7 +38,7 @@ def run(config: Config, directory: Path, progress: Progress | None = None) -> di
         torch.set_num_threads(config.threads)
         device = environment.pick_device(config.device)
         if config.precision == "bf16" and device.type == "cpu" and (fault := environment.bf16_fault()):
-            raise RunError(f"{fault}, or take --precision fp32")
+            raise RunError(f"{fault}, or use --precision fp32")
         data = load(config)
         net = net_for(config, data.classes).to(device)
         write_atomically(directory / "config.json", config.model_dump_json(indent=1))
@@ -149,5 +149,7 @@ def _tensorboard(config: Config, directory: Path) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise RunError('--tensorboard needs it installed: pip install "quarterturn[lab,tensorboard]"') from None
+        raise RunError(
+            '--tensorboard needs the package tensorboard: pip install "quarterturn[lab,tensorboard]"'
+        ) from None
     return SummaryWriter(str(directory / "tensorboard"))

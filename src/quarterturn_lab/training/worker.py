@@ -1,4 +1,4 @@
-"""One run in a process of its own: `python -m quarterturn_lab.training.worker DIRECTORY`, its settings on the input."""
+"""One run as a process: `python -m quarterturn_lab.training.worker DIRECTORY`, with its settings on stdin."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-# glibc gives large blocks back after each use and pays page faults for them at the next; with these it keeps them.
+# Make glibc keep large blocks of memory: returning them costs page faults at the next use.
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_": "8000000000"}
 
 
@@ -22,12 +22,12 @@ def main() -> int:
 
     def report(step: int, total: int, loss: float) -> None:
         nonlocal last
-        if os.getppid() != parent:  # whoever started this run is gone; its checkpoint stays
+        if os.getppid() != parent:  # the parent process is gone; the checkpoint stays
             raise SystemExit(3)
         if step == total or time.monotonic() - last > 0.5:
             last = time.monotonic()
             scratch = directory / ".progress.json"
-            with suppress(OSError):  # it is only for show; a full disk is found by what must be written
+            with suppress(OSError):  # progress is optional; other writes report a full disk
                 scratch.write_text(json.dumps({"step": step, "total": total, "loss": loss}))
                 scratch.replace(directory / "progress.json")
 
