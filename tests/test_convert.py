@@ -355,7 +355,7 @@ def test_all_that_is_not_known_is_listed_at_once() -> None:
 @pytest.mark.parametrize(
     ("forward", "why"),
     [
-        (lambda m, x: m.a(x) + m.positions, "for each position"),
+        (lambda m, x: m.a(x).mean((2, 3), keepdim=True) + m.positions, "'positions' has a number for each part"),
         (lambda m, x: m.a(x).mean(2), "some of the axes"),
         (lambda m, x: m.a(x).mean(), "the examples included"),
         (lambda m, x: torch.cat([m.a(x), m.a(x)], dim=2), "another axis than that of the features"),

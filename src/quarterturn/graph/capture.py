@@ -109,6 +109,8 @@ class _Example(fx.Proxy):
 
 
 class _Tracer(fx.Tracer):
+    proxy_buffer_attributes = True  # buffers change, as parameters do, so they are read like these
+
     def __init__(self, is_whole: Callable[[nn.Module], bool], inputs: list[Tensor] | None, may_decide: bool) -> None:
         super().__init__()
         self.is_whole, self.inputs, self.may_decide = is_whole, inputs, may_decide
