@@ -24,6 +24,7 @@ class Captured:
         self.model, self.graph = model, graph
         self.modules = dict(model.named_modules(remove_duplicate=False))
         self.owners: dict[fx.Node, str] = tracer.owners  # the path of the module whose code made the node
+        self.is_leaf = tracer.is_leaf_module  # whether a module, by its path, is one node
         self._examples = tracer.examples
 
     def example(self, node: fx.Node) -> Any:
