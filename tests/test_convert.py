@@ -96,6 +96,14 @@ def squeeze_and_excite(m: Any, x: Tensor) -> Tensor:
     return x * weights
 
 
+def group_spread(m: Any, x: Tensor) -> Tensor:
+    """A norm by the spread of groups of features, as in EvoNorm."""
+    n, c, h, w = x.shape
+    groups = x.reshape(n, 4, c // 4, h, w)
+    spread = groups.var((2, 3, 4), keepdim=True).sqrt().expand(groups.shape).reshape(n, c, h, w)
+    return x * x.sigmoid() / spread
+
+
 def selective(m: Any, x: Tensor) -> Tensor:
     """Branches weighed against one another, feature by feature."""
     paths = torch.stack([m.a(x), m.b(x)], dim=1)
@@ -355,7 +363,7 @@ def test_all_that_is_not_known_is_listed_at_once() -> None:
 @pytest.mark.parametrize(
     ("forward", "why"),
     [
-        (lambda m, x: m.a(x) + m.positions, "for each position"),
+        (lambda m, x: m.a(x).mean((2, 3), keepdim=True) + m.positions, "'positions' has a number for each part"),
         (lambda m, x: m.a(x).mean(2), "some of the axes"),
         (lambda m, x: m.a(x).mean(), "the examples included"),
         (lambda m, x: torch.cat([m.a(x), m.a(x)], dim=2), "another axis than that of the features"),
@@ -370,6 +378,7 @@ def test_all_that_is_not_known_is_listed_at_once() -> None:
             "used as a whole afterwards",
         ),
         (lambda m, x: torch.softmax(m.a(x), -1) * 1 + m.a(x), "positions"),
+        (lambda m, x: group_spread(m, m.a(x)), "expands a tensor"),  # and the widths behind it are found
         (lambda m, x: F.conv2d(m.a(x), m.a.weight[:, :1].repeat(1, 8, 1, 1) * 2), "computed by the network"),
     ],
 )
@@ -623,6 +632,24 @@ def test_widths_of_shuffled_features() -> None:
     fixed = channels(8, features=8, shared=True)
     with pytest.raises(Refusal, match="fixed"):
         fixed.fixed(4)
+
+
+def test_widths_of_equal_parts_and_a_whole() -> None:
+    axis, other = channels(16), channels(16)
+    axis.split(4)
+    make_equal(axis, other)
+    assert [segment.channels for segment in other.segments] == [4] * 4
+    assert Widths(8, "width").of(other) == Widths(8, "width").of(axis) == 4
+    with pytest.raises(Refusal, match="16 and 15 channels"):
+        make_equal(axis, channels(15))
+
+
+def test_widths_that_are_not_solved_in_so_many_steps_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quarterturn._convert.widths.STEPS", 3)
+    axis = channels(16)
+    axis.split(4)
+    with pytest.raises(Refusal, match="too many ways"):
+        make_equal(axis, channels(16))
 
 
 def test_rounding_and_groups_are_reported() -> None:

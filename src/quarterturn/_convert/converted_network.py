@@ -26,6 +26,7 @@ from quarterturn.cost import cost
 from quarterturn.errors import ConversionError, OptionError, QuarterturnError, unknown
 from quarterturn.filters import Rotate, check_options
 from quarterturn.graph.capture import Captured, capture
+from quarterturn.graph.faithful import check_faithful, layers_of_training, outputs_read
 from quarterturn.graph.rewrite import rewrite
 from quarterturn.graph.verify import error_beyond_rounding
 from quarterturn.groups import Group
@@ -85,13 +86,16 @@ def convert(
     with in_eval_mode(model), torch.no_grad():
         inputs, given = example_inputs(model, group.dim, example), example is not None
         captured = capture(model, _is_whole, inputs, may_decide=given, hint="" if given else HINT)
+    check_faithful(captured, inputs, f", or wrap() it: {INSTEAD}")
     writer = EquivariantWriter(group, rotate, Widths(group.order, keep), init, pool, model)
     rewriter = EquivariantRewriter(captured, writer, until)
     rewrite(captured, rewriter, f"these parts of the network cannot be converted to {group.name} ({INSTEAD})")
     converted = _finished(writer, model.training)
     _verify(converted, group, inputs, captured, exact=until is None)
     before, after = (cost(net, inputs) for net in (model, converted))
-    converted.meta["conversion"] = Conversion(group, keep, before, after, tuple(dict.fromkeys(writer.notes)))
+    left_out = layers_of_training(captured, inputs)
+    notes = [*writer.notes, *([f"left out, because only training uses them: {left_out}"] if left_out else [])]
+    converted.meta["conversion"] = Conversion(group, keep, before, after, tuple(dict.fromkeys(notes)))
     logger.info("converted to %s:\n%s", group.name, converted.conversion)
     return converted
 
@@ -137,8 +141,7 @@ def _finished(writer: EquivariantWriter, training: bool) -> Converted:
 
 def _verify(converted: nn.Module, group: Group, examples: Sequence[Tensor], captured: Captured, exact: bool) -> None:
     """Shapes as before, and turned inputs give what they must: the proof, on the example."""
-    output = next(n for n in captured.graph.nodes if n.op == "output")
-    old = fx.node.map_arg(output.args[0], captured.example)
+    old = outputs_read(captured)
     with in_eval_mode(converted), torch.no_grad():
         try:
             new = converted(*examples)

@@ -62,8 +62,9 @@ class EquivariantWriter:
     model: nn.Module
     graph: fx.Graph = field(default_factory=fx.Graph)
     makers: dict[str, Callable[[], nn.Module]] = field(default_factory=dict)
-    constants: dict[str, Tensor] = field(default_factory=dict)
+    constants: dict[str, Callable[[], Tensor]] = field(default_factory=dict)
     known: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # what a layer that is called again must agree with
+    tables: dict[str, tuple[Features, str]] = field(default_factory=dict)  # features and new names, by old names
     notes: list[str] = field(default_factory=list)
 
     # --- the graph ----------------------------------------------------------------------------------------------------
@@ -89,8 +90,12 @@ class EquivariantWriter:
 
     def constant(self, path: str) -> fx.Node:
         """A parameter or buffer of the old network, as it is."""
-        name = f"{path}_as_it_is" if path in self.makers else path
-        self.constants[name] = operator.attrgetter(path)(self.model)
+        name = f"{path}_as_it_is" if path in self.makers or path in self.tables else path
+        return self.tensor(name, lambda: copied(operator.attrgetter(path)(self.model)))
+
+    def tensor(self, name: str, make: Callable[[], Tensor]) -> fx.Node:
+        """Write down a parameter or buffer that is made when all widths are known."""
+        self.constants[name] = make
         return self.graph.get_attr(name)
 
     def width(self, features: Features) -> Later:
@@ -102,8 +107,8 @@ class EquivariantWriter:
         root = nn.Module()
         for path, make in self.makers.items():
             _put(root, path, make())
-        for path, tensor in self.constants.items():
-            _put(root, path, copied(tensor))
+        for path, make_tensor in self.constants.items():
+            _put(root, path, make_tensor())
         for node in self.graph.nodes:
             node.args, node.kwargs = fx.node.map_aggregate(
                 (node.args, node.kwargs), lambda a: a.number() if isinstance(a, Later) else a

@@ -23,6 +23,7 @@ from quarterturn._convert import (
 from quarterturn._convert.axes import Axis, Blocks, Position, broadcast
 from quarterturn._convert.equivariant_writer import EquivariantWriter, pointwise_layer
 from quarterturn._convert.function_calls import Call, asks_for_sizes, node_of, same_call
+from quarterturn._convert.position_tables import is_table, named, position_table
 from quarterturn._convert.tracked_value import TrackedValue, number, ordinary_tensor, result, values_in
 from quarterturn._convert.widths import Features
 from quarterturn.graph.pointwise import is_pointwise
@@ -44,7 +45,12 @@ def value_of_call(
     if all(v.kind in ("number", "constant") for v in values):
         return _of_numbers(w, node, args, kwargs, values, example)
     tensors = [v for v in values if v.kind != "number"]
-    if all(v.kind != "oriented" for v in tensors) and _may_stay_ordinary(node, args, kwargs, tensors):
+    meets_table = _meets_table(w, node, tensors, example)
+    if (
+        all(v.kind != "oriented" for v in tensors)
+        and not meets_table
+        and _may_stay_ordinary(node, args, kwargs, tensors)
+    ):
         return _on_ordinary_tensors(w, node, args, kwargs, example)
     first = next(v for v in tensors if v.kind != "constant")
     call = Call(w, node, path, args, kwargs, first, example, ends)
@@ -89,7 +95,8 @@ def _of_numbers(
         return number(example)
     if isinstance(example, Tensor) and any(v.kind == "constant" for v in values):
         source = values[0].source if len(values) == 1 and _is_view(values[0].example, example) else None
-        return TrackedValue("constant", lambda: same_call(w, node, args, kwargs), example, source=source)
+        names = tuple(dict.fromkeys(name for v in values for name in v.names))
+        return TrackedValue("constant", lambda: same_call(w, node, args, kwargs), example, source=source, names=names)
     new = same_call(w, node, args, kwargs)
     return TrackedValue("constant", new, example) if isinstance(example, Tensor) else number(example, new)
 
@@ -107,6 +114,15 @@ def _may_stay_ordinary(node: fx.Node, args: Any, kwargs: Any, values: list[Track
         return True
     name = name_of(node.target)
     return name in BY_POSITION and indexing_rules.along_channels(str(name), args, kwargs, len(maps[0].shape))
+
+
+def _meets_table(w: EquivariantWriter, node: fx.Node, tensors: list[TrackedValue], example: Any) -> bool:
+    """Whether maps meet a parameter or buffer with a number for each position: they must have orientations then."""
+    if not (is_pointwise(node.target) or name_of(node.target) in ("cat", "concat")):
+        return False
+    dim = w.group.dim
+    tables = [v for v in tensors if v.kind == "constant" and any(n > 1 for n in v.shape[-dim:])]
+    return bool(tables) and isinstance(example, Tensor) and example.dim() == 2 + dim
 
 
 def _on_ordinary_tensors(w: EquivariantWriter, node: fx.Node, args: Any, kwargs: Any, example: Any) -> Any:
@@ -143,20 +159,22 @@ def _dropout(call: Call) -> TrackedValue:
 
 
 def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
-    """Tensors are brought to one layout, and parameters with a number for each channel to the same."""
+    """Tensors are brought to one layout, and parameters for each channel or position to the same."""
     w, path = call.w, call.path
     tensors = {id(v): w.with_orientations(v, path) for v in values if v.kind != "constant"}
     axes = broadcast([v.axes for v in tensors.values()])
-    vectors = [v for v in values if v.kind == "constant" and v.example.numel() != 1]
-    for vector in vectors:
-        _check_vector(vector, axes)
+    constants = [v for v in values if v.kind == "constant" and v.example.numel() != 1]
+    tables = [v for v in constants if is_table(v, axes)]
+    for constant in constants:
+        if constant not in tables:
+            _check_vector(constant, axes)
     narrow = any(_channels(v.axes) != _channels(axes) for v in tensors.values())
-    if narrow and vectors:
-        raise Refusal("a parameter for each channel meets tensors of other axes")
-    in_batch = narrow or (not vectors and any(v.form == "in_batch" for v in tensors.values()))
+    if narrow and constants:
+        raise Refusal(f"{named(constants[0])} meets tensors with different numbers of channels")
+    in_batch = narrow or (not constants and any(v.form == "in_batch" for v in tensors.values()))
     if in_batch:
         tensors = {key: w.orientations_in_batch(v, path) for key, v in tensors.items()}
-    elif len(tensors) > 1 or vectors:
+    elif len(tensors) > 1 or constants:
         tensors = {key: w.in_network_layout(v, path) for key, v in tensors.items()}
         as_maps = any(v.form == "maps" for v in tensors.values())
         tensors = {key: w.maps(v, path) if as_maps else w.dense(v, path) for key, v in tensors.items()}
@@ -165,7 +183,9 @@ def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
     def found(value: TrackedValue) -> Any:
         if id(value) in tensors:
             return tensors[id(value)].node
-        return w.feature_parameter(value, first) if value in vectors else node_of(value)
+        if value in tables:
+            return position_table(w, path, value, first)
+        return w.feature_parameter(value, first) if value in constants else node_of(value)
 
     return result(first, same_call(w, call.node, call.args, call.kwargs, found), call.example)
 
@@ -176,7 +196,7 @@ def _check_vector(constant: TrackedValue, axes: Sequence[Axis]) -> None:
     long = [i - len(shape) + len(axes) for i, n in enumerate(shape) if n > 1]
     held = axes[long[0]] if len(long) == 1 else ()
     if len(held) != 1 or not isinstance(held[0], Features):
-        raise Refusal("a parameter with a number for each position, or for other axes, is not known")
+        raise Refusal(f"{named(constant)} has a number for each part of an axis that is not known here")
 
 
 def _channels(axes: Sequence[Axis]) -> int:

@@ -99,6 +99,34 @@ class FeatureParameter(nn.Module):
         return f"{self.group.name}, {self.weight.shape[0]}, rotate={self.rotate!r}"
 
 
+class TurnedTable(nn.Module):
+    """A table with a number for each position, such as position embeddings, for maps with orientations.
+
+    Every orientation sees the same table in its own frame, so any table is equivariant. The table is expanded to
+    `shape`, which is that of one pathway, (C, *S). It comes out as `(1, C, *S)`, or as `(1, C*G, *S)` with
+    `rotate="filters"`. With `batched` it has one copy for each example and comes out with one for each pathway.
+
+    >>> from quarterturn import C4
+    >>> TurnedTable(C4, (3, 9, 9), rotate="filters")(torch.zeros(1, 1, 9, 1)).shape
+    torch.Size([1, 12, 9, 9])
+    """
+
+    def __init__(self, group: Group, shape: Sequence[int], batched: bool = False, rotate: Rotate = "maps") -> None:
+        super().__init__()
+        check_rotate(rotate)
+        self.group, self.shape, self.batched, self.rotate = group, tuple(shape), batched, rotate
+
+    def forward(self, table: Tensor) -> Tensor:
+        table = table.expand(-1, *self.shape)
+        if self.rotate == "maps":
+            return torch.cat([table] * self.group.order) if self.batched else table
+        turned = [ops.turn_maps(table, self.group.elements[inverse]) for inverse in self.group.inverse]
+        return torch.stack(turned, dim=2).flatten(1, 2)
+
+    def extra_repr(self) -> str:
+        return f"{self.group.name}, {self.shape}, rotate={self.rotate!r}"
+
+
 class ToChannels(_Moving):
     """Orientations as channels of an ordinary tensor, for what follows is not equivariant; stacked ones are so already.
 

@@ -13,6 +13,7 @@ from quarterturn._convert import axis_rules, spatial_rules
 from quarterturn._convert.axes import Axis, Blocks, Extra, Orientations, Position, broadcast
 from quarterturn._convert.function_calls import Call
 from quarterturn._convert.helper_layers import Crop
+from quarterturn._convert.position_tables import batched_table
 from quarterturn._convert.tracked_value import TrackedValue, result, with_features
 from quarterturn._convert.widths import Features, joined
 from quarterturn.graph.refusal import Refusal
@@ -110,7 +111,10 @@ def _refuse_crops(crops: dict[int, slice]) -> None:
 
 def cat(call: Call) -> TrackedValue:
     w, path = call.w, call.path
-    values = [with_features(w.with_orientations(v, path)) for v in call.option(0, "tensors")]
+    values = [
+        batched_table(w, path, v) if v.kind == "constant" else with_features(w.with_orientations(v, path))
+        for v in call.option(0, "tensors")
+    ]
     dim = call.option(1, "dim", call.kwargs.get("axis", 0)) % len(values[0].axes)
     others = [_replaced(v.axes, dim, ()) for v in values]
     if all(len(v.axes[dim]) == 1 and isinstance(v.axes[dim][0], Features) for v in values):

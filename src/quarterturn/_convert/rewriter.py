@@ -42,7 +42,7 @@ class EquivariantRewriter:
     def constant(self, node: fx.Node) -> TrackedValue:
         path = str(node.target)
         example = self.captured.example(node)
-        return TrackedValue("constant", lambda: self.writer.constant(path), example, source=path)
+        return TrackedValue("constant", lambda: self.writer.constant(path), example, source=path, names=(path,))
 
     def call(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         if node.target is operator.getitem and not isinstance(args[0], TrackedValue):  # from several values

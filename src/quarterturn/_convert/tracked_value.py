@@ -32,6 +32,7 @@ class TrackedValue:
     axes: tuple[Axis, ...] = ()
     form: Form = "maps"
     source: str | None = None  # of a constant that is a parameter or buffer as it is, perhaps in another shape
+    names: tuple[str, ...] = ()  # the parameters and buffers that a constant is made of
 
     @property
     def shape(self) -> tuple[int, ...]:

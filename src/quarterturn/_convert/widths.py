@@ -15,6 +15,7 @@ from typing import Literal
 from quarterturn.graph.refusal import Refusal
 
 Keep = Literal["width", "parameters"]
+STEPS = 2000  # in which two axes must become equal
 
 
 @dataclass(eq=False)
@@ -128,13 +129,19 @@ def repeated(axis: Features, times: int) -> Features:
 
 
 def make_equal(one: Features, other: Features) -> None:
-    """Both axes will have equally many features, in equal pieces."""
-    while True:
+    """Both axes will have equally many features, in equal pieces.
+
+    Every step cuts a piece or makes two of them one, so it ends; what takes more than `STEPS` of them is refused.
+    """
+    if one.channels != other.channels:
+        raise Refusal(f"it brings {one.channels} and {other.channels} channels together")
+    for _ in range(STEPS):
         left, right = one.segments, other.segments
         if _count(left) == _count(right):
             return
-        a, b = next((a, b) for a, b in zip(left, right, strict=False) if a != b)
-        start = sum(s.channels for s in left[: left.index(a)])
+        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
+        a, b = left[same], right[same]
+        start = sum(s.channels for s in left[:same])
         if a.channels != b.channels:
             (one if a.channels > b.channels else other).cut(start + min(a.channels, b.channels))
         elif a.times == b.times:
@@ -145,6 +152,7 @@ def make_equal(one: Features, other: Features) -> None:
             _become(b.piece, [Segment(a.piece, a.times // b.times)])
         else:
             raise Refusal("features that were shuffled in different ways are added")
+    raise Refusal("it brings features together that were cut in too many ways")
 
 
 @dataclass(frozen=True)

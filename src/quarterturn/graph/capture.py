@@ -24,6 +24,7 @@ class Captured:
         self.model, self.graph = model, graph
         self.modules = dict(model.named_modules(remove_duplicate=False))
         self.owners: dict[fx.Node, str] = tracer.owners  # the path of the module whose code made the node
+        self.is_leaf = tracer.is_leaf_module  # whether a module, by its path, is one node
         self._examples = tracer.examples
 
     def example(self, node: fx.Node) -> Any:
@@ -109,6 +110,8 @@ class _Example(fx.Proxy):
 
 
 class _Tracer(fx.Tracer):
+    proxy_buffer_attributes = True  # buffers change, as parameters do, so they are read like these
+
     def __init__(self, is_whole: Callable[[nn.Module], bool], inputs: list[Tensor] | None, may_decide: bool) -> None:
         super().__init__()
         self.is_whole, self.inputs, self.may_decide = is_whole, inputs, may_decide

@@ -1,0 +1,149 @@
+"""Parameters and buffers with a number for each position, such as learnt position embeddings.
+
+Such a table is turned with the orientations: every pathway sees the same table in its own frame. That is exact for any
+table, so it stays exact when the table learns.
+"""
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from quarterturn import ops
+from quarterturn._convert.axes import Axis, Batch, Position, axis_size, maps_of, size_of
+from quarterturn._convert.equivariant_writer import EquivariantWriter
+from quarterturn._convert.function_calls import node_of
+from quarterturn._convert.helper_layers import TurnedTable
+from quarterturn._convert.tracked_value import TrackedValue
+from quarterturn._convert.widths import Features, channels, make_equal
+from quarterturn.graph.refusal import Refusal
+
+
+def named(constant: TrackedValue) -> str:
+    """How messages name a constant: by the parameters and buffers that it is made of."""
+    return f"the parameter or buffer {' and '.join(map(repr, constant.names))}" if constant.names else "a constant"
+
+
+def is_table(constant: TrackedValue, axes: Sequence[Axis]) -> bool:
+    """Whether it has a number for each position of a tensor with these axes."""
+    return any(n > 1 and any(isinstance(c, Position) for c in axis) for n, axis in _aligned(constant, axes))
+
+
+def position_table(w: EquivariantWriter, path: str, constant: TrackedValue, value: TrackedValue) -> Any:
+    """The table as the new network needs it beside maps, which the value is."""
+    shape, order = _as_maps(constant, value)
+    sizes = [p.size for p in value.positions_in_order]
+    _check_sizes(w, constant, sizes)
+    if len(sizes) != w.group.dim:
+        raise Refusal(f"{named(constant)} has a number for each position, but the maps have lost some of their axes")
+
+    def arranged(table: Any) -> Any:
+        return table.reshape(shape).permute(order)
+
+    if arranged(constant.example).shape[1] == 1 or _keeps_channels(value.features):
+        node = w.method("permute", w.method("reshape", node_of(constant), shape), order)
+    else:
+        table = arranged(constant.example)
+        table = table.expand(-1, -1, *sizes) if w.init == "pretrained" else table  # its sides are turned there
+        node = _of_features(w, constant, value.features, table)
+
+    def make() -> TurnedTable:
+        return TurnedTable(w.group, (w.widths.of(value.features), *sizes), rotate=w.rotate)
+
+    return w.helper(f"{path}.table", make, node)
+
+
+def batched_table(w: EquivariantWriter, path: str, constant: TrackedValue) -> TrackedValue:
+    """A constant with one copy for each example, as features of its own: it is joined to maps, as coordinates are."""
+    if len(constant.shape) != 2 + w.group.dim:
+        raise Refusal(f"{named(constant)} is joined to tensors in a way that is not known")
+    sizes = constant.shape[2:]
+    _check_sizes(w, constant, sizes)
+    count = constant.shape[1]
+    layer = TurnedTable(w.group, constant.shape[1:], batched=True, rotate=w.rotate)
+    node = w.helper(f"{path}.table", lambda: layer, node_of(constant))
+    return TrackedValue(
+        "oriented", node, constant.example, maps_of(constant.example, channels(count, count, shared=True))
+    )
+
+
+def _aligned(constant: TrackedValue, axes: Sequence[Axis]) -> list[tuple[int, Axis]]:
+    """The sizes of the constant, and what the tensor holds along the same axes."""
+    shape = (*[1] * (len(axes) - len(constant.shape)), *constant.shape)
+    return list(zip(shape[len(shape) - len(axes) :], axes, strict=True))
+
+
+def _as_maps(constant: TrackedValue, value: TrackedValue) -> tuple[list[int], list[int]]:
+    """The shape with one axis for each component, and the order in which these are (1, features, *positions)."""
+    components: list[Any] = []
+    shape: list[int] = []
+    for n, axis in _aligned(constant, value.axes):
+        if n not in (1, axis_size(axis)) or (n > 1 and any(_is_unknown(c) for c in axis)):
+            raise Refusal(f"{named(constant)} has a number for each part of an axis that is not known here")
+        components += axis
+        shape += [1 if n == 1 else size_of(c) for c in axis]
+    batch = next(i for i, c in enumerate(components) if isinstance(c, Batch))
+    features = components.index(value.features)
+    return shape, [batch, features, *(components.index(p) for p in value.positions_in_order)]
+
+
+def _is_unknown(component: Any) -> bool:
+    return not isinstance(component, Features | Position) and size_of(component) > 1
+
+
+def _check_sizes(w: EquivariantWriter, constant: TrackedValue, sizes: Sequence[int]) -> None:
+    for axes in w.group.exchanged:
+        if len({sizes[a - 1] for a in axes if a <= len(sizes)}) > 1:
+            raise Refusal(
+                f"{named(constant)} has a number for each position of maps of {' x '.join(map(str, sizes))}, and "
+                f"{w.group.name} exchanges their axes: only tables of equal sides can be turned"
+            )
+
+
+def _keeps_channels(features: Features) -> bool:
+    """Whether each channel becomes one feature, as those of the network's input do."""
+    return all(s.piece.features == s.piece.channels and s.piece.shared for s in features.segments)
+
+
+def _of_features(w: EquivariantWriter, constant: TrackedValue, features: Features, table: Tensor) -> Any:
+    """A new parameter or buffer with a table for each feature, made of the old one for each channel."""
+    path = _path_of(w.model, constant)
+    if path is None:
+        raise Refusal(
+            f"{named(constant)} is turned into a table for each channel and position by the network's code: such a "
+            "table must be a parameter or buffer itself"
+        )
+    name = f"{path}_of_features" if path in w.makers or path in w.constants else path
+    known, name = w.tables.setdefault(path, (features, name))
+    make_equal(known, features)
+    old = operator.attrgetter(path)(w.model)
+
+    def make() -> Tensor:
+        sources, order = w.widths.sources(features), w.group.order
+        found = [_feature(w, table, sources[i : i + order], i // order) for i in range(0, len(sources), order)]
+        values = torch.cat(found, dim=1).detach().clone()
+        return nn.Parameter(values, old.requires_grad) if isinstance(old, nn.Parameter) else values
+
+    return w.tensor(name, make)
+
+
+def _feature(w: EquivariantWriter, table: Tensor, sources: Sequence[int | None], number: int) -> Tensor:
+    """The table of one feature: that of its first channel, or the mean over its orientations, each in its own frame."""
+    held = [(h, source) for h, source in enumerate(sources) if source is not None]
+    held = held or [(0, number % table.shape[1])]
+    if w.init == "scratch" or len({source for _, source in held}) == 1:
+        return table[:, [held[0][1]]]
+    return torch.stack([ops.turn_maps(table[:, [source]], w.group.elements[h]) for h, source in held]).mean(0)
+
+
+def _path_of(model: nn.Module, constant: TrackedValue) -> str | None:
+    """The parameter or buffer that the constant is, in another arrangement at most."""
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    table = constant.example
+    for name in constant.names:
+        tensor = tensors.get(name)
+        if tensor is not None and tensor.numel() == table.numel() and tensor.data_ptr() == table.data_ptr():
+            return name
+    return None
