@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 SOURCES = HERE / "src"
 FLAGS = ("-std=c++20", "-O3", "-ffp-contract=fast", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra", "-Wno-psabi")
 AVX2 = ("-mavx2", "-mfma")
@@ -94,7 +94,7 @@ def compile_all(folder: Path = HERE) -> list[Path]:
 
 def is_checkout() -> bool:
     """Whether this is the project's own tree, as after `pip install -e .`, and not an installed package."""
-    return (HERE.parents[2] / "hatch_build.py").is_file()
+    return (HERE.parent.parent.parent / "hatch_build.py").is_file()
 
 
 @contextmanager
