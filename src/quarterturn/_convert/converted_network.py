@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from quarterturn import trees
+from quarterturn._convert.carried_over import carry_over
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.example_input import example_inputs
 from quarterturn._convert.initial_weights import Init
@@ -55,7 +56,7 @@ def _rebuilt(reduced: Any, meta: dict[str, Any]) -> Converted:
     plain_module = make(*arguments)
     converted = Converted(plain_module, plain_module.graph, "Converted")
     converted.meta.update(meta)
-    return converted.train(plain_module.training)
+    return converted
 
 
 def convert(
@@ -90,7 +91,8 @@ def convert(
     writer = EquivariantWriter(group, rotate, Widths(group.order, keep), init, pool, model)
     rewriter = EquivariantRewriter(captured, writer, until)
     rewrite(captured, rewriter, f"these parts of the network cannot be converted to {group.name} ({INSTEAD})")
-    converted = _finished(writer, model.training)
+    converted = _finished(writer)
+    writer.notes += carry_over(model, converted)
     _verify(converted, group, inputs, captured, exact=until is None)
     before, after = (cost(net, inputs) for net in (model, converted))
     left_out = layers_of_training(captured, inputs)
@@ -123,7 +125,7 @@ def _is_whole(module: nn.Module) -> bool:
     return ours or isinstance(module, nn.modules.batchnorm._BatchNorm) or is_dropout(module)
 
 
-def _finished(writer: EquivariantWriter, training: bool) -> Converted:
+def _finished(writer: EquivariantWriter) -> Converted:
     """The network that was written, its layers made."""
     try:
         root, graph = writer.finish()
@@ -134,7 +136,6 @@ def _finished(writer: EquivariantWriter, training: bool) -> Converted:
     converted.delete_all_unused_submodules()
     converted.graph.lint()
     converted.recompile()
-    converted.train(training)
     converted.meta["rotate"] = writer.rotate
     return converted
 

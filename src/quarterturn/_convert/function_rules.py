@@ -234,7 +234,8 @@ def _convolution(call: Call) -> TrackedValue:
     value, weight, bias = options.pop("input"), options.pop("weight"), options.pop("bias", None)
     if any(v is not None and v.source is None for v in (weight, bias)) or values_in(options):
         raise Refusal("its filters are computed by the network, such as by weight standardisation")
-    trained = isinstance(operator.attrgetter(weight.source)(call.w.model), nn.Parameter)
+    stored = operator.attrgetter(weight.source)(call.w.model)
+    trained = isinstance(stored, nn.Parameter) and stored.requires_grad
     bias = None if bias is None else bias.example
     old = convolution_rules.Convolution(weight.example, bias, **options, trained=trained)
     rule = convolution_rules.transposed if transposed else convolution_rules.convolution
