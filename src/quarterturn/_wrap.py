@@ -31,6 +31,8 @@ class Wrapped(nn.Module):
         chunk: int | None = None,
     ) -> None:
         super().__init__()
+        if not isinstance(model, nn.Module):
+            raise OptionError(f"wrap() needs a model, an nn.Module, got {model!r}: make it a module")
         check_options(group)
         ops.pool_function(pool)
         for treatments in (inputs, outputs):

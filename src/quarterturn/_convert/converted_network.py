@@ -5,7 +5,9 @@ has a rule for each layer (`layer_rules`) and function (`function_rules`) and tr
 (`tracked_value`). Then the new layers are made, because only then are their widths known, and the result is verified.
 """
 
+import contextlib
 import copy
+import io
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -82,11 +84,12 @@ def convert(
     >>> convert(net, C4)(torch.zeros(2, 3, 20, 30)).shape
     torch.Size([2, 10])
     """
+    _check_model(model)
     _check_options(group, rotate, keep, pool, init)
     _check_until(model, until)
     with in_eval_mode(model), torch.no_grad():
         inputs, given = example_inputs(model, group.dim, example), example is not None
-        captured = capture(model, _is_whole, inputs, may_decide=given, hint="" if given else HINT)
+        captured = capture(model, _is_whole, inputs, may_decide=given, hint=f"{'' if given else HINT}. {INSTEAD}")
     check_faithful(captured, inputs, f", or wrap() it: {INSTEAD}")
     writer = EquivariantWriter(group, rotate, Widths(group.order, keep), init, pool, model)
     rewriter = EquivariantRewriter(captured, writer, until)
@@ -100,6 +103,17 @@ def convert(
     converted.meta["conversion"] = Conversion(group, keep, before, after, tuple(dict.fromkeys(notes)))
     logger.info("converted to %s:\n%s", group.name, converted.conversion)
     return converted
+
+
+def _check_model(model: nn.Module) -> None:
+    if not isinstance(model, nn.Module):
+        raise OptionError(f"convert() needs a network, an nn.Module, got {model!r}: make it a module with layers")
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_meta:
+            raise OptionError(
+                f"{name!r} is on the meta device and has no numbers, so the network cannot be run: make the network on "
+                'another device, or move it there with model.to_empty(device="cpu")'
+            )
 
 
 def _check_options(group: Group, rotate: str, keep: str, pool: PoolFunction, init: str) -> None:
@@ -143,8 +157,8 @@ def _finished(writer: EquivariantWriter) -> Converted:
 def _verify(converted: nn.Module, group: Group, examples: Sequence[Tensor], captured: Captured, exact: bool) -> None:
     """Shapes as before, and turned inputs give what they must: the proof, on the example."""
     old = outputs_read(captured)
-    with in_eval_mode(converted), torch.no_grad():
-        try:
+    with in_eval_mode(converted), torch.no_grad(), contextlib.redirect_stderr(io.StringIO()):
+        try:  # of an error in its code torch.fx prints where it was
             new = converted(*examples)
         except (QuarterturnError, RuntimeError) as error:
             raise ConversionError(f"the converted network does not take the example: {error}") from error
