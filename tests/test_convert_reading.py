@@ -96,6 +96,20 @@ def test_layers_of_training_alone_are_reported() -> None:
     assert all(torch.equal(before[name], tensor) for name, tensor in with_norm.state_dict().items())
 
 
+def test_the_model_is_left_without_traces() -> None:
+    class Weighted(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x * torch.tensor([1.0, 2.0, 3.0]).view(1, 3, 1, 1))
+
+    net = Weighted(nn.Conv2d(3, 8, 3))
+    before = set(vars(net))
+    converted = qt.convert(net, qt.C4)
+    assert set(vars(net)) == before
+    x = torch.randn(2, 3, 12, 12)
+    assert max(qt.equivariance_error(converted, qt.C4, x).relative) < 1e-5
+    assert (qt.to_plain(converted)(x) - converted(x)).abs().max() < 1e-5
+
+
 # --- what a network may be given --------------------------------------------------------------------------------------
 
 

@@ -28,7 +28,7 @@ from quarterturn.check import error_on_any_output, in_eval_mode
 from quarterturn.cost import cost
 from quarterturn.errors import ConversionError, OptionError, QuarterturnError, unknown
 from quarterturn.filters import Rotate, check_options
-from quarterturn.graph.capture import Captured, capture
+from quarterturn.graph.capture import Captured, capture, without_new_attributes
 from quarterturn.graph.faithful import check_faithful, layers_of_training, outputs_read
 from quarterturn.graph.rewrite import rewrite
 from quarterturn.graph.verify import error_beyond_rounding
@@ -87,22 +87,23 @@ def convert(
     _check_model(model)
     _check_options(group, rotate, keep, pool, init)
     _check_until(model, until)
-    with in_eval_mode(model), torch.no_grad():
-        inputs, given = example_inputs(model, group.dim, example), example is not None
-        captured = capture(model, _is_whole, inputs, may_decide=given, hint=f"{'' if given else HINT}. {INSTEAD}")
-    check_faithful(captured, inputs, f", or wrap() it: {INSTEAD}")
-    writer = EquivariantWriter(group, rotate, Widths(group.order, keep), init, pool, model)
-    rewriter = EquivariantRewriter(captured, writer, until)
-    rewrite(captured, rewriter, f"these parts of the network cannot be converted to {group.name} ({INSTEAD})")
-    converted = _finished(writer)
-    writer.notes += carry_over(model, converted)
-    _verify(converted, group, inputs, captured, exact=until is None)
-    before, after = (cost(net, inputs) for net in (model, converted))
-    left_out = layers_of_training(captured, inputs)
-    notes = [*writer.notes, *([f"left out, because only training uses them: {left_out}"] if left_out else [])]
-    converted.meta["conversion"] = Conversion(group, keep, before, after, tuple(dict.fromkeys(notes)))
-    logger.info("converted to %s:\n%s", group.name, converted.conversion)
-    return converted
+    with without_new_attributes(model):
+        with in_eval_mode(model), torch.no_grad():
+            inputs, given = example_inputs(model, group.dim, example), example is not None
+            captured = capture(model, _is_whole, inputs, may_decide=given, hint=f"{'' if given else HINT}. {INSTEAD}")
+        check_faithful(captured, inputs, f", or wrap() it: {INSTEAD}")
+        writer = EquivariantWriter(group, rotate, Widths(group.order, keep), init, pool, model)
+        rewriter = EquivariantRewriter(captured, writer, until)
+        rewrite(captured, rewriter, f"these parts of the network cannot be converted to {group.name} ({INSTEAD})")
+        converted = _finished(writer)
+        writer.notes += carry_over(model, converted)
+        _verify(converted, group, inputs, captured, exact=until is None)
+        before, after = (cost(net, inputs) for net in (model, converted))
+        left_out = layers_of_training(captured, inputs)
+        notes = [*writer.notes, *([f"left out, because only training uses them: {left_out}"] if left_out else [])]
+        converted.meta["conversion"] = Conversion(group, keep, before, after, tuple(dict.fromkeys(notes)))
+        logger.info("converted to %s:\n%s", group.name, converted.conversion)
+        return converted
 
 
 def _check_model(model: nn.Module) -> None:

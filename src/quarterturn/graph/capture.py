@@ -7,6 +7,7 @@ the code may ask for numbers of axes and, where it is allowed to, decide by size
 import inspect
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -69,6 +70,17 @@ def capture(
             f"torch.fx cannot follow the network's forward{where}: {first_line(error)}{hint}"
         ) from error
     return Captured(model, graph, tracer)
+
+
+@contextmanager
+def without_new_attributes(model: nn.Module) -> Iterator[None]:
+    """Take from the model what tracing puts there: the tensors that its code makes of nothing, as torch.tensor does."""
+    before = set(vars(model))
+    try:
+        yield
+    finally:
+        for name in set(vars(model)) - before:
+            delattr(model, name)
 
 
 def _check_that_it_runs(model: nn.Module, inputs: Sequence[Tensor]) -> None:
