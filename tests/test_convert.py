@@ -252,6 +252,20 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "feature pyramid": lambda: Code(
         pyramid, a=conv(3, 8), b=conv(8, 8, stride=2), c=conv(8, 8, stride=2), side=conv(8, 8, 1), last=conv(8, 3, 1)
     ),
+    "repeated features": lambda: block(lambda m, x: m.a(x.repeat(1, 2, 1, 1)), a=conv(32, 16)),
+    "repeated means": lambda: block(lambda m, x: x * x.mean((2, 3), keepdim=True).repeat(1, 1, *x.shape[2:])),
+    "grey images as colours": lambda: Code(
+        lambda m, x: m.a(torch.cat([x[:, :1].repeat(1, 2, 1, 1), x[:, 1:2].expand(-1, 3, -1, -1)], 1)), a=conv(5, 8)
+    ),
+    "directions of features": lambda: block(lambda m, x: m.a(F.normalize(x, dim=1)) + 0.1, a=conv(16, 16)),
+    "directions as outputs": lambda: Code(lambda m, x: F.normalize(m.a(x).mean((2, 3)), p=2.0, dim=-1), a=conv(3, 16)),
+    "pools of computed sizes": lambda: block(
+        lambda m, x: m.a(F.avg_pool2d(x, x.size(-1) // 4, stride=x.size(-1) // 4)) * F.avg_pool2d(x, x.shape[2:]),
+        a=conv(16, 16),
+    ),
+    "global pools of computed sizes": lambda: block(
+        lambda m, x: x * torch.sigmoid(F.max_pool2d(x, kernel_size=x.size()[2:]))
+    ),
     "denoiser": lambda: Code(lambda m, x: x - m.b(F.relu(m.a(x))), a=conv(3, 16), b=conv(16, 3)),
     "input again": lambda: Code(lambda m, x: m.b(torch.cat([x * 2 - 1, m.a(x)], 1)), a=conv(3, 13), b=conv(16, 4)),
     "input pooled first": lambda: Code(lambda m, x: m.a(F.avg_pool2d(x, 2)), a=conv(3, 4)),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -93,3 +94,125 @@ def test_layers_of_training_alone_are_reported() -> None:
     before = {name: tensor.clone() for name, tensor in with_norm.state_dict().items()}
     assert not any("left out" in note for note in qt.convert(with_norm, qt.C4).conversion.notes)
     assert all(torch.equal(before[name], tensor) for name, tensor in with_norm.state_dict().items())
+
+
+def test_the_model_is_left_without_traces() -> None:
+    class Weighted(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x * torch.tensor([1.0, 2.0, 3.0]).view(1, 3, 1, 1))
+
+    net = Weighted(nn.Conv2d(3, 8, 3))
+    before = set(vars(net))
+    converted = qt.convert(net, qt.C4)
+    assert set(vars(net)) == before
+    x = torch.randn(2, 3, 12, 12)
+    assert max(qt.equivariance_error(converted, qt.C4, x).relative) < 1e-5
+    assert (qt.to_plain(converted)(x) - converted(x)).abs().max() < 1e-5
+
+
+# --- what a network may be given --------------------------------------------------------------------------------------
+
+
+class Options(nn.Module):
+    """A forward with the options that many have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Conv2d(3, 8, 3)
+
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, scale: float = 2.0, *, return_dict: bool = False, **rest: Any
+    ) -> Any:
+        y = self.a(x) * scale
+        if mask is not None:
+            y = y * mask
+        if return_dict:
+            return {"maps": y}
+        return y
+
+
+class AnyNumber(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Conv2d(3, 8, 3)
+
+    def forward(self, *args: Tensor) -> Tensor:
+        return self.a(sum(args))
+
+
+def test_arguments_with_defaults_keep_them() -> None:
+    net, x = Options().double(), torch.randn(2, 3, 12, 12, dtype=torch.float64)
+    for example in (x, None, [x]):
+        converted = qt.convert(net, qt.D4, example=example)
+        assert converted(x).shape == net(x).shape
+        assert max(qt.equivariance_error(converted, qt.D4, x).relative) < 1e-10
+    with pytest.raises(TypeError, match="mask"):  # which would be left out
+        converted(x, mask=x)
+    both = (x, torch.rand(2, 8, 10, 10, dtype=torch.float64))
+    masked = qt.convert(net, qt.D4, example=both)
+    assert max(qt.equivariance_error(masked, qt.D4, both).relative) < 1e-10
+
+
+def test_any_number_of_arguments() -> None:
+    net, x = AnyNumber().double(), torch.randn(2, 3, 12, 12, dtype=torch.float64)
+    for inputs in ((x,), (x, x.flip(0))):
+        converted = qt.convert(net, qt.D4, example=inputs)
+        assert max(qt.equivariance_error(converted, qt.D4, inputs).relative) < 1e-10
+
+
+def test_what_is_no_network_or_no_input_is_refused() -> None:
+    x = torch.randn(2, 3, 12, 12)
+    for model in (torch.relu, Options):
+        with pytest.raises(qt.OptionError, match="needs a network, an nn.Module"):
+            qt.convert(model, qt.C4, example=x)  # type: ignore[arg-type]
+        with pytest.raises(qt.OptionError, match="needs a model, an nn.Module"):
+            qt.wrap(model, qt.C4)  # type: ignore[arg-type]
+    for example in ((2, 3, 12, 12), (), "x", x.numpy()):
+        with pytest.raises(qt.OptionError, match="a tensor or a tuple of tensors"):
+            qt.convert(Options(), qt.C4, example=example)  # type: ignore[arg-type]
+    with pytest.raises(qt.OptionError, match="'a.weight' is on the meta device"):
+        qt.convert(Options().to("meta"), qt.C4)
+    with pytest.raises(qt.ConversionError, match="does not take the example input"):
+        qt.convert(Options(), qt.C4, example=x.long())
+
+    class Two(Options):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:  # type: ignore[override]
+            return self.a(x + y)
+
+    with pytest.raises(qt.ConversionError, match="1 example input was given, and the network takes more"):
+        qt.convert(Two(), qt.C4, example=x)
+
+
+def test_sides_that_go_apart_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """A pool that rounds one side up and not the other; nothing is printed."""
+    net = nn.Sequential(nn.Conv2d(3, 8, 1), nn.ZeroPad2d((0, 1, 0, 0)), nn.Conv2d(8, 8, 3, stride=2))
+    with pytest.raises(qt.ConversionError, match="different shapes"):
+        qt.convert(net, qt.C4, example=torch.randn(2, 3, 12, 10))
+    assert capsys.readouterr() == ("", "")
+
+
+# --- code that cannot be read -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (lambda y: y * float(np.asarray(y.mean())), "makes a tensor or an array of the values of another"),
+        (lambda y: y * torch.tensor(y.mean()), "makes a tensor or an array of the values of another"),
+        (lambda y: y * torch.tensor(y.shape[2] * 1.0), "makes a tensor or an array of sizes"),
+        (lambda y: y if y.sum() > 0 else -y, "decides by values of tensors"),
+        (lambda y: y[{}["missing"]], "does not take the example"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:To copy construct from a tensor")
+def test_messages_say_what_the_code_does_and_where(code: Any, why: str) -> None:
+    class Inner(nn.Module):
+        def forward(self, y: Tensor) -> Tensor:
+            return code(y)
+
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Sequential(nn.ReLU(), Inner()))
+    with pytest.raises(qt.ConversionError, match=why) as caught:
+        qt.convert(net, qt.C4, example=torch.randn(2, 3, 12, 12))
+    if "example" not in why:
+        assert "in 1.1 (Inner)" in str(caught.value)
+        assert "wrap()" in str(caught.value)

@@ -207,3 +207,13 @@ def test_what_cannot_be_is_refused() -> None:
         wrap(Sum(), C4)(x)
     with pytest.raises(qt.OptionError, match=r"holds torch.int64 values, which have no mean"):
         wrap(Decision(), C4)(x)
+
+
+def test_groups_that_turn_other_axes_than_the_inputs_have_are_refused() -> None:
+    flat, deep = nn.Conv2d(2, 3, 3).double(), nn.Conv3d(2, 3, 3).double()
+    with pytest.raises(qt.ShapeError, match="octa turns 3 spatial axes"):
+        wrap(flat, OCTA)(image())
+    with pytest.raises(qt.ShapeError, match=r"maps with 4 axes, got \(2, 2, 5, 5, 5\)"):
+        wrap(deep, C4)(image(5, 5, 5))
+    with pytest.raises(qt.ShapeError, match="nothing would be turned"):
+        wrap(flat, C4, inputs="fixed")(image())

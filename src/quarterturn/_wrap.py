@@ -31,6 +31,8 @@ class Wrapped(nn.Module):
         chunk: int | None = None,
     ) -> None:
         super().__init__()
+        if not isinstance(model, nn.Module):
+            raise OptionError(f"wrap() needs a model, an nn.Module, got {model!r}: make it a module")
         check_options(group)
         ops.pool_function(pool)
         for treatments in (inputs, outputs):
@@ -48,6 +50,7 @@ class Wrapped(nn.Module):
         names = [*self.argument_names, *(str(i) for i in range(len(self.argument_names), len(args)))][: len(args)]
         given = {**dict(zip(names, args, strict=True)), **kwargs}
         _check_names(self.inputs, given, "inputs")
+        self._check_that_something_turns(given)
         pathways = [self._turned(given, g) for g in range(self.group.order)]
         batches = list(self._batches(pathways))
         if len(batches) > 1:
@@ -67,6 +70,16 @@ class Wrapped(nn.Module):
             return x if treatment == "fixed" else ops.act(x, self.group, g, treatment)
 
         return trees.mapped(given, Tensor, turned)
+
+    def _check_that_something_turns(self, given: dict[str, Any]) -> None:
+        tensors = trees.leaves(given, Tensor)
+        if all(_treatment(self.inputs, path, x, self.group) == "fixed" for path, x in tensors):
+            shapes = " and ".join(str(tuple(x.shape)) for _, x in tensors) or "no tensors"
+            raise ShapeError(
+                f"nothing would be turned: {self.group.name} turns {self.group.dim} spatial axes, so one of the inputs "
+                f"must be maps with {2 + self.group.dim} axes, got {shapes}; use a group for these axes, or say which "
+                'inputs to turn, as inputs={"name": "scalar"}'
+            )
 
     def _batches(self, pathways: list[Any]) -> Iterator[list[int]]:
         """Pathways that run together: they have the same shapes, and there are at most `chunk` of them."""

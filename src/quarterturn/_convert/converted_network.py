@@ -5,7 +5,9 @@ has a rule for each layer (`layer_rules`) and function (`function_rules`) and tr
 (`tracked_value`). Then the new layers are made, because only then are their widths known, and the result is verified.
 """
 
+import contextlib
 import copy
+import io
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +16,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from quarterturn import trees
+from quarterturn._convert.carried_over import carry_over
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.example_input import example_inputs
 from quarterturn._convert.initial_weights import Init
@@ -25,7 +28,7 @@ from quarterturn.check import error_on_any_output, in_eval_mode
 from quarterturn.cost import cost
 from quarterturn.errors import ConversionError, OptionError, QuarterturnError, unknown
 from quarterturn.filters import Rotate, check_options
-from quarterturn.graph.capture import Captured, capture
+from quarterturn.graph.capture import Captured, capture, without_new_attributes
 from quarterturn.graph.faithful import check_faithful, layers_of_training, outputs_read
 from quarterturn.graph.rewrite import rewrite
 from quarterturn.graph.verify import error_beyond_rounding
@@ -55,7 +58,7 @@ def _rebuilt(reduced: Any, meta: dict[str, Any]) -> Converted:
     plain_module = make(*arguments)
     converted = Converted(plain_module, plain_module.graph, "Converted")
     converted.meta.update(meta)
-    return converted.train(plain_module.training)
+    return converted
 
 
 def convert(
@@ -81,23 +84,37 @@ def convert(
     >>> convert(net, C4)(torch.zeros(2, 3, 20, 30)).shape
     torch.Size([2, 10])
     """
+    _check_model(model)
     _check_options(group, rotate, keep, pool, init)
     _check_until(model, until)
-    with in_eval_mode(model), torch.no_grad():
-        inputs, given = example_inputs(model, group.dim, example), example is not None
-        captured = capture(model, _is_whole, inputs, may_decide=given, hint="" if given else HINT)
-    check_faithful(captured, inputs, f", or wrap() it: {INSTEAD}")
-    writer = EquivariantWriter(group, rotate, Widths(group.order, keep), init, pool, model)
-    rewriter = EquivariantRewriter(captured, writer, until)
-    rewrite(captured, rewriter, f"these parts of the network cannot be converted to {group.name} ({INSTEAD})")
-    converted = _finished(writer, model.training)
-    _verify(converted, group, inputs, captured, exact=until is None)
-    before, after = (cost(net, inputs) for net in (model, converted))
-    left_out = layers_of_training(captured, inputs)
-    notes = [*writer.notes, *([f"left out, because only training uses them: {left_out}"] if left_out else [])]
-    converted.meta["conversion"] = Conversion(group, keep, before, after, tuple(dict.fromkeys(notes)))
-    logger.info("converted to %s:\n%s", group.name, converted.conversion)
-    return converted
+    with without_new_attributes(model):
+        with in_eval_mode(model), torch.no_grad():
+            inputs, given = example_inputs(model, group.dim, example), example is not None
+            captured = capture(model, _is_whole, inputs, may_decide=given, hint=f"{'' if given else HINT}. {INSTEAD}")
+        check_faithful(captured, inputs, f", or wrap() it: {INSTEAD}")
+        writer = EquivariantWriter(group, rotate, Widths(group.order, keep), init, pool, model)
+        rewriter = EquivariantRewriter(captured, writer, until)
+        rewrite(captured, rewriter, f"these parts of the network cannot be converted to {group.name} ({INSTEAD})")
+        converted = _finished(writer)
+        writer.notes += carry_over(model, converted)
+        _verify(converted, group, inputs, captured, exact=until is None)
+        before, after = (cost(net, inputs) for net in (model, converted))
+        left_out = layers_of_training(captured, inputs)
+        notes = [*writer.notes, *([f"left out, because only training uses them: {left_out}"] if left_out else [])]
+        converted.meta["conversion"] = Conversion(group, keep, before, after, tuple(dict.fromkeys(notes)))
+        logger.info("converted to %s:\n%s", group.name, converted.conversion)
+        return converted
+
+
+def _check_model(model: nn.Module) -> None:
+    if not isinstance(model, nn.Module):
+        raise OptionError(f"convert() needs a network, an nn.Module, got {model!r}: make it a module with layers")
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_meta:
+            raise OptionError(
+                f"{name!r} is on the meta device and has no numbers, so the network cannot be run: make the network on "
+                'another device, or move it there with model.to_empty(device="cpu")'
+            )
 
 
 def _check_options(group: Group, rotate: str, keep: str, pool: PoolFunction, init: str) -> None:
@@ -123,7 +140,7 @@ def _is_whole(module: nn.Module) -> bool:
     return ours or isinstance(module, nn.modules.batchnorm._BatchNorm) or is_dropout(module)
 
 
-def _finished(writer: EquivariantWriter, training: bool) -> Converted:
+def _finished(writer: EquivariantWriter) -> Converted:
     """The network that was written, its layers made."""
     try:
         root, graph = writer.finish()
@@ -134,7 +151,6 @@ def _finished(writer: EquivariantWriter, training: bool) -> Converted:
     converted.delete_all_unused_submodules()
     converted.graph.lint()
     converted.recompile()
-    converted.train(training)
     converted.meta["rotate"] = writer.rotate
     return converted
 
@@ -142,8 +158,8 @@ def _finished(writer: EquivariantWriter, training: bool) -> Converted:
 def _verify(converted: nn.Module, group: Group, examples: Sequence[Tensor], captured: Captured, exact: bool) -> None:
     """Shapes as before, and turned inputs give what they must: the proof, on the example."""
     old = outputs_read(captured)
-    with in_eval_mode(converted), torch.no_grad():
-        try:
+    with in_eval_mode(converted), torch.no_grad(), contextlib.redirect_stderr(io.StringIO()):
+        try:  # of an error in its code torch.fx prints where it was
             new = converted(*examples)
         except (QuarterturnError, RuntimeError) as error:
             raise ConversionError(f"the converted network does not take the example: {error}") from error

@@ -37,13 +37,14 @@ class Convolution:
     groups: int = 1
     padding_mode: str = "zeros"
     output_padding: Any = 0
-    trained: bool = True
+    trained: bool = True  # filters that are not are kept, whatever the others begin with
 
     @classmethod
     def of(cls, module: Any) -> "Convolution":
         check_parametrized(module)
         names = ("stride", "padding", "dilation", "groups", "padding_mode", "output_padding")
-        return cls(module.weight, module.bias, **{name: getattr(module, name) for name in names})
+        options = {name: getattr(module, name) for name in names}
+        return cls(module.weight, module.bias, **options, trained=module.weight.requires_grad)
 
     @property
     def dim(self) -> int:
@@ -61,8 +62,9 @@ def convolution(
         value = w.maps_with_features_first(value, path)
     features = None if is_ordinary else value.features
     depthwise = features is not None and old.groups == ins == outs and ins > 1
-    features, out = w.known.setdefault(path, (features, features if depthwise else channels(outs)))
-    if not is_ordinary and features is not value.features:
+    features, out = w.known.setdefault(w.tied(path), (features, features if depthwise else channels(outs)))
+    if not is_ordinary:
+        features = features or value.features  # a layer on ordinary maps has none
         make_equal(features, value.features)
     kernel = tuple(old.weight.shape[2:])
     windows_for(w.group, kernel, as_tuple(old.stride), as_tuple(old.padding), as_tuple(old.dilation))  # may refuse
@@ -110,7 +112,7 @@ def transposed(w: EquivariantWriter, path: str, old: Convolution, value: Tracked
         raise Refusal("a transposed convolution pads with zeros only")
     value = w.maps_with_features_first(value, path)
     outs = old.weight.shape[1] * old.groups
-    features, out = w.known.setdefault(path, (value.features, channels(outs)))
+    features, out = w.known.setdefault(w.tied(path), (value.features, channels(outs)))
     make_equal(features, value.features)
 
     def make() -> nn.Module:
@@ -228,7 +230,9 @@ def linear(
     filters = weight.unflatten(1, (-1, *kernel)) if positions else weight.reshape(*weight.shape, *kernel)
     held = w.maps(value, path)
     first = replace(held, axes=((Batch(1),), (held.features,), *((p,) for p in held.positions_in_order)))
-    out = convolution(w, path, Convolution(filters, bias), first, _some_maps(example, w.group.dim))
+    out = convolution(
+        w, path, Convolution(filters, bias, trained=weight.requires_grad), first, _some_maps(example, w.group.dim)
+    )
     if positions:  # one position is left
         return result(out, out.node, example, axes=(*value.axes[:-1], (out.features,)), form="maps")
     return result(out, out.node, example, axes=(*value.axes[:-1], (out.features,)))
@@ -241,7 +245,7 @@ def _some_maps(example: Tensor, dim: int) -> Tensor:
 def _dense(
     w: EquivariantWriter, path: str, weight: Tensor, bias: Tensor | None, value: TrackedValue, example: Tensor
 ) -> TrackedValue:
-    features, out = w.known.setdefault(path, (value.features, channels(weight.shape[0])))
+    features, out = w.known.setdefault(w.tied(path), (value.features, channels(weight.shape[0])))
     make_equal(features, value.features)
 
     def make() -> nn.Module:
@@ -250,7 +254,7 @@ def _dense(
         if out.segments[0].piece.shared:
             w.notes.append(f"{path}: {count} outputs from {seen} features x {w.group.order} orientations, then pooled")
         layer = RollLinear(w.group, seen, count, bias is not None, w.rotate, weight.device, weight.dtype)
-        old = Convolution(weight, bias)
+        old = Convolution(weight, bias, trained=weight.requires_grad)
         ins, outs = w.widths.sources(features), w.widths.sources(out)
         _fill(w, layer, old, outs, ins, 1, lambda t: roll_filters(t, w.group, _all(w)))
         return layer

@@ -24,6 +24,7 @@ from quarterturn._convert.axes import (
     size_of,
     split_features,
 )
+from quarterturn._convert.carried_over import names_of_tied
 from quarterturn._convert.helper_layers import FeatureParameter, OrientationsToBatch, OrientationsToFeatures, ToChannels
 from quarterturn._convert.initial_weights import Init, per_feature
 from quarterturn._convert.tracked_value import (
@@ -66,6 +67,14 @@ class EquivariantWriter:
     known: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # what a layer that is called again must agree with
     tables: dict[str, tuple[Features, str]] = field(default_factory=dict)  # features and new names, by old names
     notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.tied_names = names_of_tied(self.model)
+
+    def tied(self, path: str) -> str:
+        """The path of the first layer that has the weight of this one: it must have as many features."""
+        shared = next((names for names in self.tied_names if f"{path}.weight" in names), [f"{path}.weight"])
+        return shared[0].removesuffix(".weight")
 
     # --- the graph ----------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ import itertools
 import torch
 from torch import Tensor, nn
 
-from quarterturn.errors import ConversionError
+from quarterturn.errors import ConversionError, OptionError
 from quarterturn.graph.capture import first_line
 
 SIZES = {1: (64, 128, 32, 256, 1024), 2: (64, 96, 32, 28, 128, 224, 256, 299, 331), 3: (16, 32, 24, 48, 64)}
@@ -16,7 +16,12 @@ def example_inputs(model: nn.Module, dim: int, example: Tensor | tuple[Tensor, .
     """Inputs of more than one example each, so that their first axis can be told from axes of one."""
     if example is None:
         return (_made_up(model, dim),)
-    inputs = example if isinstance(example, tuple) else (example,)
+    inputs = tuple(example) if isinstance(example, tuple | list) else (example,)
+    if not inputs or not all(isinstance(x, Tensor) for x in inputs):
+        raise OptionError(
+            "example must be an input of the network: a tensor or a tuple of tensors, as torch.randn(2, 3, 64, 64); "
+            f"got {example!r}"
+        )
     return tuple(torch.cat([x, x]) if x.dim() and x.shape[0] == 1 else x for x in inputs)
 
 

@@ -34,7 +34,7 @@ TRANSPOSED: tuple[Any, ...] = (F.conv_transpose1d, F.conv_transpose2d, F.conv_tr
 CONVOLUTIONS: tuple[Any, ...] = (F.conv1d, F.conv2d, F.conv3d, *TRANSPOSED)
 RESAMPLING = ("antialias", "recompute_scale_factor")  # of F.interpolate
 # They look at every position by itself, so ordinary maps may go through them before they are sliced.
-BY_POSITION = {"cat", "concat", "getitem", "split", "chunk", "softmax", "log_softmax", "narrow"}
+BY_POSITION = {"cat", "concat", "getitem", "split", "chunk", "softmax", "log_softmax", "narrow", "normalize"}
 
 
 def value_of_call(
@@ -49,7 +49,7 @@ def value_of_call(
     if (
         all(v.kind != "oriented" for v in tensors)
         and not meets_table
-        and _may_stay_ordinary(node, args, kwargs, tensors)
+        and _may_stay_ordinary(node, args, kwargs, tensors, example)
     ):
         return _on_ordinary_tensors(w, node, args, kwargs, example)
     first = next(v for v in tensors if v.kind != "constant")
@@ -107,13 +107,15 @@ def _is_view(before: Any, after: Tensor) -> bool:
     return same and sum(n > 1 for n in after.shape) <= 1
 
 
-def _may_stay_ordinary(node: fx.Node, args: Any, kwargs: Any, values: list[TrackedValue]) -> bool:
+def _may_stay_ordinary(node: fx.Node, args: Any, kwargs: Any, values: list[TrackedValue], example: Any) -> bool:
     """Whether a function of ordinary tensors looks at each position by itself, or there are none."""
     maps = [v for v in values if v.kind == "ordinary" and len(v.shape) > 2]
     if not maps or asks_for_sizes(node) or is_pointwise(node.target):
         return True
-    name = name_of(node.target)
-    return name in BY_POSITION and indexing_rules.along_channels(str(name), args, kwargs, len(maps[0].shape))
+    name, shape = name_of(node.target), maps[0].shape
+    if name in ("repeat", "expand", "expand_as"):  # of channels alone, as from grey images to those with colours
+        return (*example.shape[:1], shape[1], *example.shape[2:]) == shape
+    return name in BY_POSITION and indexing_rules.along_channels(str(name), args, kwargs, len(shape))
 
 
 def _meets_table(w: EquivariantWriter, node: fx.Node, tensors: list[TrackedValue], example: Any) -> bool:
@@ -218,12 +220,29 @@ def _refuse_resampling(call: Call) -> None:
 def _as_layer(call: Call) -> TrackedValue:
     _refuse_resampling(call)
     options = {k: v for k, v in call.kwargs.items() if v is not None and k not in RESAMPLING}
-    if values_in([call.args[1:], options]):
-        raise Refusal("its options are computed")
-    layer = AS_LAYERS[call.node.target](*call.args[1:], **options)  # type: ignore[index]
+    given, options = _known_options(call, (call.args[1:], options))
+    layer = AS_LAYERS[call.node.target](*given, **options)  # type: ignore[index]
+    if values_in([call.args[1:], call.kwargs]) and _takes_all(call, layer):
+        layer = nn.AdaptiveAvgPool2d(1) if "Avg" in type(layer).__name__ else nn.AdaptiveMaxPool2d(1)
+    elif values_in([call.args[1:], call.kwargs]):
+        call.w.notes.append(f"{call.path}: {layer}, as for the size of the example")
     rule = layer_rules.rule_for(layer)
     assert rule is not None
     return rule(call.w, call.w.free(call.path), layer, call.value, call.example)
+
+
+def _known_options(call: Call, options: Any) -> Any:
+    """Options that are computed from sizes, as they are for the example."""
+    if any(v.kind != "number" for v in values_in(options)):
+        raise Refusal("its options are computed from tensors")
+    return trees.mapped(options, TrackedValue, lambda _, v: v.example)
+
+
+def _takes_all(call: Call, layer: Any) -> bool:
+    """Whether a pool has one window, which is all of the map: it is a global one then, at every size."""
+    window = getattr(layer, "kernel_size", None)
+    sizes = tuple(window) if isinstance(window, tuple | list) else (window,) * call.w.group.dim
+    return sizes == call.value.shape[2:] and call.example.shape[2:].numel() == 1
 
 
 def _convolution(call: Call) -> TrackedValue:
@@ -234,7 +253,8 @@ def _convolution(call: Call) -> TrackedValue:
     value, weight, bias = options.pop("input"), options.pop("weight"), options.pop("bias", None)
     if any(v is not None and v.source is None for v in (weight, bias)) or values_in(options):
         raise Refusal("its filters are computed by the network, such as by weight standardisation")
-    trained = isinstance(operator.attrgetter(weight.source)(call.w.model), nn.Parameter)
+    stored = operator.attrgetter(weight.source)(call.w.model)
+    trained = isinstance(stored, nn.Parameter) and stored.requires_grad
     bias = None if bias is None else bias.example
     old = convolution_rules.Convolution(weight.example, bias, **options, trained=trained)
     rule = convolution_rules.transposed if transposed else convolution_rules.convolution
@@ -322,9 +342,25 @@ def _squeeze(call: Call) -> TrackedValue:
 
 def _expand(call: Call) -> TrackedValue:
     """What is multiplied or added next expands by itself."""
-    if all(is_pointwise(user.target) for user in call.node.users):
+    if all(is_pointwise(user.target) and len(user.all_input_nodes) > 1 for user in call.node.users):
         return call.value
     raise Refusal("it expands a tensor")
+
+
+def _repeat(call: Call) -> TrackedValue:
+    """Repeated features are joined; axes of one expand by themselves."""
+    value = call.value
+    if len(call.example.shape) != len(value.shape):
+        raise Refusal("it repeats a tensor along a new axis")
+    changed = [i for i, (n, m) in enumerate(zip(value.shape, call.example.shape, strict=True)) if n != m]
+    if not changed:
+        return value
+    if all(not value.axes[i] for i in changed):
+        return _expand(call)
+    if len(changed) == 1 and value.axes[changed[0]] == (value.features,):
+        times, axis = call.example.shape[changed[0]] // value.shape[changed[0]], changed[0]
+        return indexing_rules.cat(replace(call, args=([value] * times, axis), kwargs={}))
+    raise Refusal("it repeats positions or examples")
 
 
 def _glu(call: Call) -> TrackedValue:
@@ -338,6 +374,8 @@ FUNCTION_RULES: dict[str | None, Callable[[Call], Any]] = {
     **dict.fromkeys(("cat", "concat"), indexing_rules.cat),
     **dict.fromkeys(("softmax", "log_softmax"), reduction_rules.softmax),
     **dict.fromkeys(("expand", "expand_as"), _expand),
+    "repeat": _repeat,
+    "normalize": reduction_rules.normalize,
     "unsqueeze": _unsqueeze,
     "squeeze": _squeeze,
     "getitem": indexing_rules.getitem,

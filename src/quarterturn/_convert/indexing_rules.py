@@ -150,6 +150,6 @@ def along_channels(name: str, args: Any, kwargs: Any, rank: int) -> bool:
         items = args[1] if isinstance(args[1], tuple) else (args[1],)
         rest = [item for i, item in enumerate(items) if i != 1]
         return Ellipsis not in items and all(item == slice(None) for item in rest if item is not None)
-    place = 2 if name in ("split", "chunk") else 1
-    dim = option(args, kwargs, place, "dim", 0)
+    place = 2 if name in ("split", "chunk", "normalize") else 1
+    dim = option(args, kwargs, place, "dim", 1 if name == "normalize" else 0)
     return isinstance(dim, int) and dim % rank == 1

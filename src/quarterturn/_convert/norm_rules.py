@@ -43,7 +43,7 @@ def _placed(module: Any, name: str = "weight") -> dict[str, Any]:
 
 def _share(w: EquivariantWriter, path: str, features: Features) -> None:
     """A norm that is called again gets as many features as before."""
-    make_equal(w.known.setdefault(path, (features,))[0], features)
+    make_equal(w.known.setdefault(w.tied(path), (features,))[0], features)
 
 
 def batch_norm(w: EquivariantWriter, path: str, module: Any, value: TrackedValue, example: Tensor) -> TrackedValue:

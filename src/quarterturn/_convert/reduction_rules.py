@@ -69,9 +69,17 @@ def _pool(call: Call) -> TrackedValue:
 
 def softmax(call: Call) -> TrackedValue:
     """Softmax over features, for each orientation; at the end of the network orientations are pooled before it."""
-    dim = call.option(1, "dim")
+    return _along_features(call, call.option(1, "dim"))
+
+
+def normalize(call: Call) -> TrackedValue:
+    """Features of length one, for each orientation; at the end of the network orientations are pooled before it."""
+    return _along_features(call, call.option(2, "dim", 1))
+
+
+def _along_features(call: Call, dim: Any) -> TrackedValue:
     if not isinstance(dim, int):
-        raise Refusal("give softmax its axis: dim=1")
+        raise Refusal(f"give {call.name} its axis: dim=1")
     held = call.value.axes[dim]
     if call.ends and len(held) == 1 and isinstance(held[0], Features):
         return ordinary_tensor(call.example, call.same_call_on(call.w.pooled(call.value, call.path)))

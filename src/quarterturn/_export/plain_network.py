@@ -17,7 +17,7 @@ from quarterturn._export.plain_writer import PlainWriter
 from quarterturn._export.rewriter import PlainRewriter
 from quarterturn.check import in_eval_mode, largest_difference
 from quarterturn.errors import ConversionError, ShapeError
-from quarterturn.graph.capture import capture
+from quarterturn.graph.capture import capture, without_new_attributes
 from quarterturn.graph.rewrite import rewrite
 from quarterturn.graph.verify import error_beyond_rounding
 
@@ -43,7 +43,7 @@ def to_plain(
     torch.Size([1, 2, 3, 6])
     """
     model = _turning_filters(model)
-    with in_eval_mode(model), torch.no_grad():
+    with in_eval_mode(model), torch.no_grad(), without_new_attributes(model):
         inputs = None if example is None else (example,)
         if example is not None:
             _check_that_it_takes(model, example)

@@ -4,8 +4,10 @@ Tracing runs the network's Python code once. Where an example is given every ste
 the code may ask for numbers of axes and, where it is allowed to, decide by sizes.
 """
 
+import inspect
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ from torch import Tensor, fx, nn
 from quarterturn.errors import ConversionError
 
 FACTS = ("ndim", "dtype", "device", "is_cuda", "layout", "is_sparse", "requires_grad")  # nothing to do with sizes
+NEW_TENSOR = "makes a tensor or an array of the values of another, as torch.tensor(x) and numpy.asarray(x) do"
 FACT_METHODS = ("dim", "ndimension", "is_contiguous", "is_floating_point", "get_device")
 
 
@@ -57,17 +60,43 @@ def capture(
     tracer = _Tracer(is_whole, None if inputs is None else [x.clone() for x in inputs], may_decide)
     try:
         graph = tracer.trace(model)
-    except (fx.proxy.TraceError, TypeError, RuntimeError, AssertionError, ValueError, AttributeError) as error:
-        raise ConversionError(f"torch.fx cannot follow the network's forward: {first_line(error)}{hint}") from error
-    if tracer.inputs:
-        raise ConversionError(f"{len(inputs or ())} example inputs were given, and the network takes fewer")
+    except ConversionError:
+        raise
+    except Exception as error:  # the network's own code runs here
+        if inputs is not None:
+            _check_that_it_runs(model, inputs)
+        where = f" in {tracer.failed_in}" if tracer.failed_in else ""
+        raise ConversionError(
+            f"torch.fx cannot follow the network's forward{where}: {first_line(error)}{hint}"
+        ) from error
     return Captured(model, graph, tracer)
+
+
+@contextmanager
+def without_new_attributes(model: nn.Module) -> Iterator[None]:
+    """Take from the model what tracing puts there: the tensors that its code makes of nothing, as torch.tensor does."""
+    before = set(vars(model))
+    try:
+        yield
+    finally:
+        for name in set(vars(model)) - before:
+            delattr(model, name)
+
+
+def _check_that_it_runs(model: nn.Module, inputs: Sequence[Tensor]) -> None:
+    try:
+        model(*(x.clone() for x in inputs))
+    except Exception as error:
+        shapes = " and ".join(f"{tuple(x.shape)} of {x.dtype} on {x.device}" for x in inputs)
+        raise ConversionError(f"the network does not take the example input {shapes}: {first_line(error)}") from error
 
 
 class _Example(fx.Proxy):
     """A proxy that knows the example's value."""
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # which numpy and others ask for, to see what it is
+            raise AttributeError(name)
         if name in FACTS and isinstance(self.value, Tensor):
             return getattr(self.value, name)
         return (
@@ -81,13 +110,18 @@ class _Example(fx.Proxy):
         return self.tracer.examples[self.node]  # type: ignore[attr-defined]
 
     def __len__(self) -> int:
+        if isinstance(self.value, int | float):
+            raise fx.proxy.TraceError("it makes a tensor or an array of sizes, as torch.tensor(x.shape[2]) does")
+        if isinstance(self.value, Tensor) and self.value.dim() == 0:
+            raise fx.proxy.TraceError(f"it takes a tensor of one number apart, or {NEW_TENSOR}")
         return len(self.value)
 
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise fx.proxy.TraceError(f"it {NEW_TENSOR}")
+
     def __iter__(self) -> Iterator[Any]:
-        if isinstance(self.value, int | float):
-            raise TypeError("a number cannot be iterated over")
         items: Any = self
-        return (items[i] for i in range(len(self.value)))
+        return (items[i] for i in range(len(self)))
 
     def __bool__(self) -> bool:
         return bool(self._decided())
@@ -118,6 +152,7 @@ class _Tracer(fx.Tracer):
         self.examples: dict[fx.Node, Any] = {}
         self.owners: dict[fx.Node, str] = {}
         self.inside: list[str] = [""]
+        self.failed_in = ""  # the path and type of the innermost module whose code could not be followed
         self.running = False  # a step on the example: not to be traced
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
@@ -131,8 +166,18 @@ class _Tracer(fx.Tracer):
         self.inside.append(self.path_of_module(m))
         try:
             return super().call_module(m, forward, args, kwargs)
+        except Exception:
+            self.failed_in = self.failed_in or f"{self.inside[-1]} ({type(m).__name__})"
+            raise
         finally:
             self.inside.pop()
+
+    def create_args_for_root(self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None) -> Any:
+        """The arguments of the forward: one for each example input. The others keep their defaults."""
+        if self.inputs is None:
+            return super().create_args_for_root(root_fn, is_module, concrete_args)
+        names = _argument_names(root_fn, len(self.inputs))
+        return root_fn, [self.root, *(self.create_proxy("placeholder", name, (), {}) for name in names)]
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
         return attr_val if self.running else super().getattr(attr, attr_val, parameter_proxy_cache)
@@ -173,7 +218,7 @@ class _Tracer(fx.Tracer):
     def run(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         match kind:
             case "placeholder":
-                return self.inputs.pop(0) if self.inputs else (args[0] if args else None)
+                return self.inputs.pop(0) if self.inputs else None
             case "get_attr":
                 return operator.attrgetter(target)(self.root)
             case "call_module":
@@ -184,6 +229,23 @@ class _Tracer(fx.Tracer):
                 return args[0]
             case _:
                 return target(*args, **kwargs)
+
+
+def _argument_names(forward: Callable[..., Any], count: int) -> list[str]:
+    """The names under which a forward takes so many inputs."""
+    signature = inspect.signature(forward)
+    try:
+        given = signature.bind(None, *range(count)).arguments
+    except TypeError as error:
+        few = "fewer" if "too many" in str(error) else "more"
+        inputs = "1 example input was" if count == 1 else f"{count} example inputs were"
+        raise ConversionError(
+            f"{inputs} given, and the network takes {few}: forward{signature}. Give several as a tuple, example=(x, y)"
+        ) from error
+    names: list[str] = []
+    for name, value in list(given.items())[1:] or given.items():
+        names += [f"{name}_{i}" for i in range(len(value))] if isinstance(value, tuple) else [name]
+    return names[:count]
 
 
 def _is_fact(kind: str, target: Any, args: tuple[Any, ...]) -> bool:

@@ -1,0 +1,85 @@
+"""What a network has beside its layers, and must not lose: frozen and tied parameters, modes, hooks."""
+
+from collections.abc import Iterator
+
+from torch import nn
+
+from quarterturn.errors import ConversionError
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def carry_over(old: nn.Module, new: nn.Module) -> list[str]:
+    """Give the new network what the old one has beside its layers; returns notes for the report."""
+    _freeze(old, new)
+    _tie(old, new)
+    _set_modes(old, new)
+    return _notes_on_hooks(old, new)
+
+
+def _freeze(old: nn.Module, new: nn.Module) -> None:
+    """Parameters that were not trained are not trained."""
+    trained = {name: p.requires_grad for name, p in old.named_parameters(remove_duplicate=False)}
+    for name, parameter in new.named_parameters(remove_duplicate=False):
+        parameter.requires_grad_(trained.get(name, parameter.requires_grad))
+
+
+def names_of_tied(model: nn.Module) -> list[list[str]]:
+    """The names of each parameter that has several."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return [found for found in names.values() if len(found) > 1]
+
+
+def _tie(old: nn.Module, new: nn.Module) -> None:
+    """Parameters that were one stay one."""
+    there = dict(new.named_parameters(remove_duplicate=False))
+    for names in names_of_tied(old):
+        kept = [name for name in names if name in there]
+        for name in kept[1:]:
+            if there[name].shape != there[kept[0]].shape:
+                raise ConversionError(
+                    f"{kept[0]!r} and {name!r} are one parameter, but become two of different shapes, "
+                    f"{tuple(there[kept[0]].shape)} and {tuple(there[name].shape)}: untie them first"
+                )
+            path, _, attribute = name.rpartition(".")
+            setattr(new.get_submodule(path), attribute, there[kept[0]])
+
+
+def _set_modes(old: nn.Module, new: nn.Module) -> None:
+    """Every module is in the mode of the old one of its name, or of the nearest around it."""
+    modes = {path: module.training for path, module in old.named_modules(remove_duplicate=False)}
+    for path, module in new.named_modules(remove_duplicate=False):
+        module.training = next(modes[outer] for outer in _outwards(path) if outer in modes)
+
+
+def _outwards(path: str) -> Iterator[str]:
+    """A path and those of the modules around it: "a.b", "a", ""."""
+    yield path
+    while path:
+        path = path.rpartition(".")[0]
+        yield path
+
+
+def _notes_on_hooks(old: nn.Module, new: nn.Module) -> list[str]:
+    """Refuse layers that lose hooks, which may change what they give, and name the modules that are no more."""
+    there = dict(new.named_modules(remove_duplicate=False))
+    lost, notes = [], []
+    for path, module in old.named_modules():
+        if not _has_hooks(module) or (path in there and any(map(_has_hooks, there[path].modules()))):
+            continue
+        if any(True for _ in module.children()):
+            notes.append(f"{path or 'the network'}: its hooks are left out")
+        else:
+            lost.append(f"{path!r} ({type(module).__name__})")
+    if lost:
+        raise ConversionError(
+            f"these layers have hooks, which would be lost: {', '.join(lost)}. Remove them, and register them on the "
+            "converted network"
+        )
+    return notes
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return any(getattr(module, name, None) for name in HOOKS)
