@@ -11,6 +11,7 @@ from quarterturn.errors import unknown
 from quarterturn.execution import Execution
 from quarterturn.filters import Rotate, check_features, check_options, roll_filters
 from quarterturn.groups import Group
+from quarterturn.kept import kept
 from quarterturn.layers.convolution import new_parameters
 
 Via = Literal["auto", "linear", "fourier"]
@@ -71,7 +72,8 @@ class RollLinear(nn.Module):
         if self.execution(x).code == "block-diagonal product":
             return fourier.group_linear(x, self.weight, self.bias, self.group)
         bias = None if self.bias is None else self.bias.repeat_interleave(self.group.order)
-        return F.linear(x, roll_filters(self.weight, self.group, range(self.group.order)), bias)
+        filters = kept(self.weight, self.group, lambda: roll_filters(self.weight, self.group, range(self.group.order)))
+        return F.linear(x, filters, bias)
 
     def extra_repr(self) -> str:
         return (
