@@ -266,7 +266,9 @@ class RollConv(_Convolution):
     def forward(self, x: Tensor) -> Tensor:
         code = self.execution(x).code
         if code == "block-diagonal product":
-            return fourier.group_pointwise(x, self.weight, self.bias, self.group)
+            key = ("blocks", self.group)
+            blocks = kept(self.weight, key, lambda: fourier.weight_blocks(self.weight, self.group))
+            return fourier.group_pointwise(x, self.weight, self.bias, self.group, blocks)
         if code == "torch's convolution":
             return super().forward(x)
         corners = corners_of(self.group, self.windows, x)

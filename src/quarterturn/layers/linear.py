@@ -70,7 +70,9 @@ class RollLinear(nn.Module):
             return F.linear(ops.roll(x, self.group), self.weight, self.bias)
         check_features(x, self.group, self.in_features, "stacked", dense=True)
         if self.execution(x).code == "block-diagonal product":
-            return fourier.group_linear(x, self.weight, self.bias, self.group)
+            key = ("blocks", self.group)
+            blocks = kept(self.weight, key, lambda: fourier.weight_blocks(self.weight, self.group))
+            return fourier.group_linear(x, self.weight, self.bias, self.group, blocks)
         bias = None if self.bias is None else self.bias.repeat_interleave(self.group.order)
         filters = kept(self.weight, self.group, lambda: roll_filters(self.weight, self.group, range(self.group.order)))
         return F.linear(x, filters, bias)
