@@ -80,7 +80,14 @@ def test_explain_has_a_row_for_each_layer_that_multiplies(capsys: pytest.Capture
 
 
 def test_a_convolution_that_runs_for_each_corner_says_so() -> None:
-    net = qt.RollConv(qt.C4, 1, 1, 3, stride=2, rotate="filters", via="conv")
-    often = {side: net.execution(torch.zeros(1, 4, side, side)).why for side in (9, 8)}
+    net = qt.RollConv(qt.C4, 32, 1, 3, stride=2, rotate="filters", via="conv")
+    often = {side: net.execution(torch.zeros(1, 128, side, side)).why for side in (9, 8)}
     assert "4 times" in often[8]
     assert "times" not in often[9]
+
+
+def test_a_convolution_whose_windows_grow_says_so() -> None:
+    net = qt.RollConv(qt.C4, 1, 1, 3, stride=2, rotate="filters", via="conv")
+    said = {side: net.execution(torch.zeros(1, 4, side, side)).why for side in (9, 8)}
+    assert "grow to 4 x 4" in said[8]
+    assert "grow" not in said[9]

@@ -178,7 +178,9 @@ def test_maps_mode_is_torchs_convolution() -> None:
         torch.testing.assert_close(layer(x), plain(qt.slice(x, C4)), **CLOSE)
 
 
-def test_a_symmetric_grid_takes_one_convolution_and_another_one_four(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_symmetric_grid_takes_one_convolution_and_another_one_four_in_wide_layers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     calls = []
     original = qt.layers.convolution.CONVOLUTIONS[2]
 
@@ -187,10 +189,10 @@ def test_a_symmetric_grid_takes_one_convolution_and_another_one_four(monkeypatch
         return original(*args)
 
     monkeypatch.setitem(qt.layers.convolution.CONVOLUTIONS, 2, counted)
-    layer = qt.RollConv(D4, 1, 1, 3, stride=2, padding=1, rotate="filters").double()
-    for size, expected in ((9, 1), (8, 4)):
+    for features, size, expected in ((1, 9, 1), (1, 8, 1), (16, 9, 1), (16, 8, 4)):
+        layer = qt.RollConv(D4, features, 1, 3, stride=2, padding=1, rotate="filters").double()
         calls.clear()
-        layer(image(D4, size, size, features=8))
+        layer(image(D4, size, size, features=8 * features))
         assert len(calls) == expected
 
 

@@ -8,6 +8,7 @@ from itertools import product
 from numbers import Integral
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,8 +32,7 @@ def slice_filters(weight: Tensor, group: Group, orientations: Sequence[int]) -> 
     >>> slice_filters(torch.zeros(8, 3, 5, 5), C4, range(4)).shape
     torch.Size([32, 3, 5, 5])
     """
-    filters = _turned(weight.unsqueeze(2), group, orientations).squeeze(3).transpose(1, 2).flatten(0, 1)
-    return _in_format_of(weight, filters)
+    return _bank(_turned(weight.unsqueeze(2), group, orientations).transpose(1, 2), weight)
 
 
 def roll_filters(weight: Tensor, group: Group, orientations: Sequence[int], transposed: bool = False) -> Tensor:
@@ -47,20 +47,40 @@ def roll_filters(weight: Tensor, group: Group, orientations: Sequence[int], tran
     """
     if transposed:
         blocks = weight.unflatten(0, (weight.shape[0] // group.order, group.order)).transpose(1, 2)
-        filters = _turned(blocks, group, orientations).movedim(3, 1).flatten(2, 3).flatten(0, 1)
-    else:
-        blocks = weight.unflatten(1, (weight.shape[1] // group.order, group.order))
-        filters = _turned(blocks, group, orientations).transpose(1, 2).flatten(2, 3).flatten(0, 1)
-    return _in_format_of(weight, filters)
+        return _bank(_turned(blocks, group, orientations).movedim(3, 1), weight)
+    blocks = weight.unflatten(1, (weight.shape[1] // group.order, group.order))
+    return _bank(_turned(blocks, group, orientations).transpose(1, 2), weight)
 
 
 def _turned(blocks: Tensor, group: Group, orientations: Sequence[int]) -> Tensor:
-    """`(A, B, K, *k)` -> `(A, B, H, K, *k')`. K is the group's order after a roll, and 1 after a slice."""
-    find = _sources.__wrapped__ if torch.compiler.is_compiling() else _sources  # the compiler warns about caches
+    """`(A, B, K, *k)` -> `(A, B, H, K, *k')`. K is the group's order after a roll, and 1 after a slice.
+
+    It takes whole rows, one for each position of a filter, and returns a view of them. Taking single numbers took up to
+    five times as long.
+    """
     count, *window = as_numbers(blocks.shape[2:])
-    index, size = find(group, tuple(orientations), count > 1, tuple(window))
-    chosen = blocks.flatten(2).index_select(2, torch.tensor(index, device=blocks.device))
-    return chosen.unflatten(2, (len(orientations), count, *size))
+    index, size = _index(group, tuple(orientations), count > 1, tuple(window), blocks.device)
+    rows = blocks.flatten(2).movedim(2, 0).contiguous().index_select(0, index)
+    return rows.unflatten(0, (len(orientations), count, *size)).movedim((-2, -1), (0, 1))
+
+
+def _index(
+    group: Group, orientations: tuple[int, ...], rolled: bool, window: tuple[int, ...], device: torch.device
+) -> tuple[Tensor, tuple[int, ...]]:
+    if torch.compiler.is_compiling():  # the compiler warns of caches
+        index, size = _sources.__wrapped__(group, orientations, rolled, window)
+        return torch.tensor(index, device=device), size
+    array, size = _array_of_sources(group, orientations, rolled, window)
+    return torch.as_tensor(array, device=device), size
+
+
+@lru_cache(maxsize=512)
+def _array_of_sources(
+    group: Group, orientations: tuple[int, ...], rolled: bool, size: tuple[int, ...]
+) -> tuple[np.ndarray, tuple[int, ...]]:
+    """As an array, of which a tensor is made without reading numbers one by one."""
+    index, turned = _sources(group, orientations, rolled, size)
+    return np.array(index), turned
 
 
 @lru_cache(maxsize=512)
@@ -93,11 +113,11 @@ def _positions(element: Element, size: tuple[int, ...]) -> list[int]:
     return [sum(parts) for parts in product(*along)]
 
 
-def _in_format_of(weight: Tensor, filters: Tensor) -> Tensor:
-    """The filters in the weight's memory format: torch's convolutions take their output's format from it too."""
+def _bank(turned: Tensor, weight: Tensor) -> Tensor:
+    """`(A, B, C, D, *k)` -> `(A*B, C*D, *k)` in the weight's memory format, from which torch takes its output's."""
     if not ops.features_are_last(weight):
-        return filters
-    return filters.movedim(1, -1).clone(memory_format=torch.contiguous_format).movedim(-1, 1)
+        return turned.flatten(2, 3).flatten(0, 1).contiguous()
+    return turned.movedim((2, 3), (-2, -1)).flatten(-2).flatten(0, 1).contiguous().movedim(-1, 1)
 
 
 def as_numbers(sizes: Sequence[int]) -> tuple[int, ...]:

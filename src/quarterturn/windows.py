@@ -6,10 +6,11 @@ no difference. On other grids, such as stride 2 on an even size, the right corne
 maps, to rounding, at every size.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -183,6 +184,51 @@ def by_placement(
         split = out.unflatten(1, (out.shape[1] // len(orientations), len(orientations)))
         parts.update((h, split.select(2, i)) for i, h in enumerate(orientations))
     return join_orientations(parts)
+
+
+class Widened(NamedTuple):
+    """Larger windows that all orientations put at the same places, and the zeros that their filters have more."""
+
+    windows: tuple[Window, ...]
+    zeros: tuple[tuple[int, int], ...]  # before and after, along each axis of the pathway's own frame
+    products: float  # how many times as many
+
+
+def widened(group: Group, sizes: Sequence[int], windows: Sequence[Window]) -> Widened | None:
+    """Larger windows with which one convolution does for all orientations, where these would need several.
+
+    None where one does already, or no larger windows help. The positions that are left over at the far end, from which
+    mirrored orientations begin, become a part of every window, where its filters are zero.
+
+    >>> from quarterturn import C4
+    >>> widened(C4, (8, 8), windows_for(C4, 3, stride=2, padding=1)).windows[0]
+    Window(size=4, stride=2, dilation=1, before=1, after=1, ceil=False)
+    """
+    if torch.compiler.is_compiling() or not all(type(n) is int for n in sizes):
+        return None
+    return _widened(group, tuple(sizes), tuple(windows))
+
+
+@lru_cache(maxsize=1024)
+def _widened(group: Group, sizes: tuple[int, ...], windows: tuple[Window, ...]) -> Widened | None:
+    if len(_placements(group, sizes, windows, slide)) == 1:
+        return None
+    larger, zeros = [], []
+    for axis, window in enumerate(windows):
+        lengths = {sizes[abs(element[axis]) - 1] for element in group.elements}
+        gaps = {window.start(n, mirrored=True) + window.before for n in lengths}
+        gap = gaps.pop()
+        if gaps or gap % window.dilation:
+            return None
+        before, after = max(-gap, 0), max(gap, 0)
+        padding = window.before + before
+        size = window.size + abs(gap) // window.dilation
+        larger.append(Window(size, window.stride, window.dilation, padding, padding))
+        zeros.append((before // window.dilation, after // window.dilation))
+    if len(_placements(group, sizes, tuple(larger), slide)) > 1:
+        return None
+    products = math.prod(w.size for w in larger) / math.prod(w.size for w in windows)
+    return Widened(tuple(larger), tuple(zeros), products)
 
 
 def windows_for(

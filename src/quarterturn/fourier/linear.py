@@ -8,10 +8,13 @@ from quarterturn.fourier import irreps
 from quarterturn.groups import Group
 
 
-def group_linear(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group) -> Tensor:
+def group_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, blocks: tuple[Tensor, ...] | None = None
+) -> Tensor:
     """A dense layer on stacked features: stack(linear(roll(unstack(x)), weight)), with fewer products.
 
-    Stacked `(N, in*G)` and weight `(out, in*G)` -> stacked `(N, out*G)`, for any group, device and precision.
+    Stacked `(N, in*G)` and weight `(out, in*G)` -> stacked `(N, out*G)`, for any group, device and precision. `blocks`
+    are the `weight_blocks` of the weight, if the caller has them already.
 
     >>> from quarterturn import D4
     >>> group_linear(torch.randn(2, 3 * 8), torch.randn(5, 3 * 8), None, D4).shape
@@ -26,15 +29,11 @@ def group_linear(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group) -
     batch, features, out = len(x), x.shape[1] // order, len(weight)
     forward, back = _transforms(group, x.dtype, x.device)
     of_x = torch.mm(forward, x.reshape(-1, order).t()).view(order, batch, features)
-    of_weight = torch.mm(forward, weight.reshape(-1, order).t()).view(order, out, features)
     parts, row = [], 0
-    for irrep in irreps.irreps(group):
+    for irrep, block in zip(irreps.irreps(group), blocks or weight_blocks(weight, group), strict=True):
         d, n = irrep.dimension, len(irrep.columns)
-        block = of_x[row : row + n * d].view(n, d, batch, features)
-        matrix = _blocks(of_weight[row : row + n * d], irrep)  # (d in, d out, out, features)
-        left = block.transpose(1, 2).reshape(n * batch, d * features)
-        right = matrix.permute(0, 3, 1, 2).reshape(d * features, d * out)
-        parts.append((left @ right).view(n, batch, d, out).transpose(1, 2).reshape(n * d, batch * out))
+        left = of_x[row : row + n * d].view(n, d, batch, features).transpose(1, 2).reshape(n * batch, d * features)
+        parts.append((left @ block).view(n, batch, d, out).transpose(1, 2).reshape(n * d, batch * out))
         row += n * d
     y = torch.mm(torch.cat(parts).t(), back).view(batch, out, order)
     if bias is not None:
@@ -42,7 +41,9 @@ def group_linear(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group) -
     return y.reshape(batch, out * order)
 
 
-def group_pointwise(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group) -> Tensor:
+def group_pointwise(
+    x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, blocks: tuple[Tensor, ...] | None = None
+) -> Tensor:
     """A 1x1 convolution of stacked maps: `group_linear` at every position.
 
     Stacked `(N, in*G, *S)` and weight `(out, in*G, 1, ...)` -> stacked `(N, out*G, *S)`, features last in memory.
@@ -52,8 +53,27 @@ def group_pointwise(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group
     torch.Size([2, 120, 3, 3, 3])
     """
     last = x.movedim(1, -1)
-    y = group_linear(last.reshape(-1, last.shape[-1]), weight.flatten(1), bias, group)
+    y = group_linear(last.reshape(-1, last.shape[-1]), weight.flatten(1), bias, group, blocks)
     return y.view(*last.shape[:-1], y.shape[-1]).movedim(-1, 1)
+
+
+def weight_blocks(weight: Tensor, group: Group) -> tuple[Tensor, ...]:
+    """The matrix of each irrep, `(d*in, d*out)`, from a weight `(out, in*G)` or `(out, in*G, 1, ...)`.
+
+    >>> from quarterturn import D4
+    >>> [tuple(block.shape) for block in weight_blocks(torch.randn(5, 24), D4)]
+    [(3, 5), (3, 5), (3, 5), (3, 5), (6, 10)]
+    """
+    order, out, features = group.order, len(weight), weight.shape[1] // group.order
+    forward, _ = _transforms(group, weight.dtype, weight.device)
+    of_weight = torch.mm(forward, weight.reshape(-1, order).t()).view(order, out, features)
+    found, row = [], 0
+    for irrep in irreps.irreps(group):
+        d, rows = irrep.dimension, irrep.dimension * len(irrep.columns)
+        matrix = _blocks(of_weight[row : row + rows], irrep)  # (d in, d out, out, features)
+        found.append(matrix.permute(0, 3, 1, 2).reshape(d * features, d * out))
+        row += rows
+    return tuple(found)
 
 
 def _blocks(rows: Tensor, irrep: irreps.Irrep) -> Tensor:

@@ -26,15 +26,19 @@ from quarterturn.filters import (
     slice_filters,
 )
 from quarterturn.groups import Group
+from quarterturn.kept import kept
 from quarterturn.windows import (
     Padding,
     Placement,
+    Widened,
     Window,
     by_placement,
     describe,
+    pad,
     pad_for,
     placement,
     placements,
+    widened,
     windows_for,
 )
 
@@ -43,6 +47,8 @@ VIA = ("auto", "conv", "fourier", "fourier-rounded", "fourier-bf16")
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+WIDENED = 64  # the most maps a filter may see for larger windows, with more products, to be faster than several runs
+MOST_PRODUCTS = 4  # how many times as many these may be
 
 
 class _Convolution(nn.Module):
@@ -93,6 +99,10 @@ class _Convolution(nn.Module):
 
     def through_torch(self, x: Tensor, why: str) -> Execution:
         """torch's convolution with turned filters: the reason `why`, and how many times it runs."""
+        larger = self.widened(x)
+        if larger is not None:
+            size = " x ".join(str(window.size) for window in larger.windows)
+            return Execution("torch's convolution", f"{why}; its windows grow to {size}, so that it runs once")
         times = len(placements(self.group, x.shape[2:], self.windows))
         again = f"; it runs {times} times, because at this size the orientations put their windows at different places"
         return Execution("torch's convolution", why + again * (times > 1))
@@ -109,7 +119,7 @@ class _Convolution(nn.Module):
         """The input of the turned filters of these orientations."""
         raise NotImplementedError
 
-    def turned_filters(self, orientations: list[int]) -> Tensor:
+    def turned_filters(self, weight: Tensor, orientations: list[int]) -> Tensor:
         """The turned filters of these orientations."""
         raise NotImplementedError
 
@@ -127,13 +137,31 @@ class _Convolution(nn.Module):
             where = placement(self.group.elements[0], maps.shape[2:], self.windows)
             return convolve(maps, self.weight, self.bias, where, self.groups, self.padding_mode)
 
+        larger = self.widened(x)
+        windows = self.windows if larger is None else larger.windows
+
+        def filters_of(orientations: list[int]) -> Tensor:
+            weight = self.weight if larger is None else pad(self.weight, larger.zeros)
+            return self.turned_filters(weight, orientations)
+
         def run(where: Placement, orientations: list[int]) -> Tensor:
-            maps, filters = self.filters_input(x, orientations), self.turned_filters(orientations)
+            key = (type(self), self.group, windows, *orientations)
+            maps, filters = (
+                self.filters_input(x, orientations),
+                kept(self.weight, key, lambda: filters_of(orientations)),
+            )
             bias = None if self.bias is None else self.turned_bias(self.bias, len(orientations))
             out = convolve(maps, filters, bias, where, maps.shape[1] // filters.shape[1], self.padding_mode)
             return self.filters_output(out, len(orientations))
 
-        return by_placement(self.group, x.shape[2:], self.windows, run)
+        return by_placement(self.group, x.shape[2:], windows, run)
+
+    def widened(self, x: Tensor) -> Widened | None:
+        """The larger windows with which one run does for all orientations of this input, where that gains."""
+        if self.padding_mode != "zeros" or self.filter_inputs() > WIDENED:
+            return None
+        larger = widened(self.group, x.shape[2:], self.windows)
+        return None if larger is None or larger.products > MOST_PRODUCTS else larger
 
     def extra_repr(self) -> str:
         parts = [self.group.name, str(self.in_features), str(self.out_features), describe(self.windows)]
@@ -165,8 +193,8 @@ class SliceConv(_Convolution):
         check_features(x, self.group, self.in_features, "plain")
         return x
 
-    def turned_filters(self, orientations: list[int]) -> Tensor:
-        return slice_filters(self.weight, self.group, orientations)
+    def turned_filters(self, weight: Tensor, orientations: list[int]) -> Tensor:
+        return slice_filters(weight, self.group, orientations)
 
 
 class RollConv(_Convolution):
@@ -198,8 +226,8 @@ class RollConv(_Convolution):
         check_features(x, self.group, self.in_features, "stacked")
         return x
 
-    def turned_filters(self, orientations: list[int]) -> Tensor:
-        return roll_filters(self.weight, self.group, orientations)
+    def turned_filters(self, weight: Tensor, orientations: list[int]) -> Tensor:
+        return roll_filters(weight, self.group, orientations)
 
     def obstacle(self) -> str | None:
         if self.rotate == "maps":
@@ -238,7 +266,9 @@ class RollConv(_Convolution):
     def forward(self, x: Tensor) -> Tensor:
         code = self.execution(x).code
         if code == "block-diagonal product":
-            return fourier.group_pointwise(x, self.weight, self.bias, self.group)
+            key = ("blocks", self.group)
+            blocks = kept(self.weight, key, lambda: fourier.weight_blocks(self.weight, self.group))
+            return fourier.group_pointwise(x, self.weight, self.bias, self.group, blocks)
         if code == "torch's convolution":
             return super().forward(x)
         corners = corners_of(self.group, self.windows, x)
@@ -306,8 +336,8 @@ class PathConv(_Convolution):
         some = select_orientations(x, self.group, orientations)
         return some.unflatten(1, (self.in_features, len(orientations))).transpose(1, 2).flatten(1, 2)
 
-    def turned_filters(self, orientations: list[int]) -> Tensor:
-        return torch.cat([ops.act(self.weight, self.group, self.group.inverse[h]) for h in orientations])
+    def turned_filters(self, weight: Tensor, orientations: list[int]) -> Tensor:
+        return torch.cat([ops.act(weight, self.group, self.group.inverse[h]) for h in orientations])
 
     def turned_bias(self, bias: Tensor, orientations: int) -> Tensor:
         return bias.repeat(orientations)
@@ -355,8 +385,8 @@ class DepthwiseConv(_Convolution):
         check_features(x, self.group, self.in_features, "stacked")
         return select_orientations(x, self.group, orientations)
 
-    def turned_filters(self, orientations: list[int]) -> Tensor:
-        return slice_filters(self.weight, self.group, orientations)
+    def turned_filters(self, weight: Tensor, orientations: list[int]) -> Tensor:
+        return slice_filters(weight, self.group, orientations)
 
 
 def convolve(

@@ -11,6 +11,7 @@ from quarterturn.errors import unknown
 from quarterturn.execution import Execution
 from quarterturn.filters import Rotate, check_features, check_options, roll_filters
 from quarterturn.groups import Group
+from quarterturn.kept import kept
 from quarterturn.layers.convolution import new_parameters
 
 Via = Literal["auto", "linear", "fourier"]
@@ -69,9 +70,12 @@ class RollLinear(nn.Module):
             return F.linear(ops.roll(x, self.group), self.weight, self.bias)
         check_features(x, self.group, self.in_features, "stacked", dense=True)
         if self.execution(x).code == "block-diagonal product":
-            return fourier.group_linear(x, self.weight, self.bias, self.group)
+            key = ("blocks", self.group)
+            blocks = kept(self.weight, key, lambda: fourier.weight_blocks(self.weight, self.group))
+            return fourier.group_linear(x, self.weight, self.bias, self.group, blocks)
         bias = None if self.bias is None else self.bias.repeat_interleave(self.group.order)
-        return F.linear(x, roll_filters(self.weight, self.group, range(self.group.order)), bias)
+        filters = kept(self.weight, self.group, lambda: roll_filters(self.weight, self.group, range(self.group.order)))
+        return F.linear(x, filters, bias)
 
     def extra_repr(self) -> str:
         return (

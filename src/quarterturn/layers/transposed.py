@@ -12,6 +12,7 @@ from quarterturn.errors import OptionError, ShapeError
 from quarterturn.execution import Execution
 from quarterturn.filters import Rotate, check_features, check_options, roll_filters
 from quarterturn.groups import Group
+from quarterturn.kept import kept
 from quarterturn.layers.convolution import check_groups, new_parameters
 from quarterturn.windows import (
     Padding,
@@ -85,7 +86,10 @@ class RollConvTranspose(nn.Module):
 
         def run(where: Placement, orientations: list[int]) -> Tensor:
             bias = None if self.bias is None else self.bias.repeat_interleave(len(orientations))
-            filters = roll_filters(self.weight, self.group, orientations, transposed=True)
+            key = (type(self), self.group, *orientations)
+            filters = kept(
+                self.weight, key, lambda: roll_filters(self.weight, self.group, orientations, transposed=True)
+            )
             return convolve_transposed(x, filters, bias, where, self.groups)
 
         return by_placement(self.group, x.shape[2:], windows, run, spread)
