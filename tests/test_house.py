@@ -20,6 +20,7 @@ LIBRARY = [
     "fourier",
     "kernel",
     "execution",
+    "parameter_cache",
     "ops",
     "filters",
     "windows",

@@ -19,6 +19,7 @@ WHAT = {
         "fourier": "irreps, block-diagonal products",
         "kernel": "the C++ kernel and its border",
         "execution": "what runs a layer, and why",
+        "parameter_cache": "turned filters, kept",
         "ops": "slice, pool, stack, roll",
         "filters": "turned filters",
         "windows": "where each orientation looks",

@@ -26,7 +26,7 @@ from quarterturn.filters import (
     slice_filters,
 )
 from quarterturn.groups import Group
-from quarterturn.kept import kept
+from quarterturn.parameter_cache import kept
 from quarterturn.windows import (
     Padding,
     Placement,

@@ -11,8 +11,8 @@ from quarterturn.errors import unknown
 from quarterturn.execution import Execution
 from quarterturn.filters import Rotate, check_features, check_options, roll_filters
 from quarterturn.groups import Group
-from quarterturn.kept import kept
 from quarterturn.layers.convolution import new_parameters
+from quarterturn.parameter_cache import kept
 
 Via = Literal["auto", "linear", "fourier"]
 VIA = ("auto", "linear", "fourier")

@@ -12,8 +12,8 @@ from quarterturn.errors import OptionError, ShapeError
 from quarterturn.execution import Execution
 from quarterturn.filters import Rotate, check_features, check_options, roll_filters
 from quarterturn.groups import Group
-from quarterturn.kept import kept
 from quarterturn.layers.convolution import check_groups, new_parameters
+from quarterturn.parameter_cache import kept
 from quarterturn.windows import (
     Padding,
     Placed,

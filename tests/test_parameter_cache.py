@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import quarterturn as qt
-from quarterturn import D4, kept
+from quarterturn import D4, parameter_cache
 from quarterturn.windows import windows_for
 
 LAYERS: dict[str, Callable[[], nn.Module]] = {
@@ -201,10 +201,10 @@ def test_nothing_outlives_the_parameter() -> None:
     with torch.no_grad():
         layer(torch.randn(2, 16, 6, 6))
     gc.collect()
-    before = len(kept._kept)
+    before = len(parameter_cache._kept)
     del layer
     gc.collect()
-    assert len(kept._kept) == before - 1
+    assert len(parameter_cache._kept) == before - 1
 
 
 @pytest.mark.parametrize("side", [7, 8, 9, 10])
