@@ -10,7 +10,7 @@ CLANG_FORMAT := $(shell command -v clang-format)
 
 .PHONY: help demo test test-timm test-slow sanitize check format bench clean
 help:
-	@echo "make demo       three networks on the embedded set, a table and a report, in minutes"
+	@echo "make demo       three networks on built-in images, a table and a report, in minutes"
 	@echo "make test       the whole test suite (makes .venv first where there is none)"
 	@echo "make test-timm  networks of timm, torchvision and segmentation_models_pytorch (makes .venv-timm)"
 	@echo "make test-slow  longer checks, run before a change is called done"
