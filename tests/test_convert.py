@@ -15,8 +15,10 @@ import quarterturn as qt
 from quarterturn._convert import layer_rules
 from quarterturn._convert.initial_weights import per_feature, projected, rearranged
 from quarterturn._convert.widths import Widths, channels, joined, make_equal, repeated
+from quarterturn.check import error_of_answers
 from quarterturn.cost import Cost, cost, short
 from quarterturn.filters import roll_filters
+from quarterturn.graph.lively import images_like, lively
 from quarterturn.graph.refusal import Refusal
 
 EXACT = 1e-10
@@ -192,7 +194,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "one by seven": lambda: after(nn.Conv2d(16, 16, (1, 7), padding=(0, 3)), nn.Conv2d(16, 16, (7, 1), padding=(3, 0))),
     "reflecting": lambda: after(conv(16, 16, padding_mode="reflect"), nn.ReflectionPad2d(1), nn.Conv2d(16, 16, 3)),
     "padding on one side": lambda: after(nn.ZeroPad2d((0, 1, 0, 1)), nn.Conv2d(16, 16, 3, stride=2)),
-    "norms": lambda: after(nn.GroupNorm(4, 16), nn.InstanceNorm2d(16, affine=True), nn.GroupNorm(1, 16)),
+    "norms": lambda: after(nn.GroupNorm(4, 16), nn.InstanceNorm2d(16, affine=True), nn.ReLU(), nn.GroupNorm(1, 16)),
     "norms without bias": lambda: after(without_bias(nn.GroupNorm(2, 16)), ChannelsLast(nn.LayerNorm(16, bias=False))),
     "norm of all": lambda: after(nn.LayerNorm((16, 16, 16), elementwise_affine=False)),
     "local response norm": lambda: after(nn.LocalResponseNorm(3), nn.LPPool2d(2, 3, 2)),
@@ -227,7 +229,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
         block_attention, a=conv(2, 1, 7), mlp=nn.Sequential(nn.Linear(16, 4), nn.ReLU(), nn.Linear(4, 16))
     ),
     "a norm called twice": lambda: block(
-        lambda m, x: m.norm(m.a(m.norm(x))) + m.norm(x[:, :16]), a=conv(16, 16), norm=nn.GroupNorm(2, 16)
+        lambda m, x: F.relu(m.norm(m.a(m.norm(x))) + m.norm(x[:, :16])), a=conv(16, 16), norm=nn.GroupNorm(2, 16)
     ),
     "norm written out": lambda: block(written_out, norm=nn.LayerNorm(16)),
     "maximum of halves": lambda: block(lambda m, x: torch.max(*x.split(8, dim=1))),
@@ -307,6 +309,9 @@ def test_converted_networks_are_exact_in_both_modes_and_out_again(name: str, gro
     net, x = ready(name), torch.randn(2, 3, 16, 16, dtype=torch.float64)
     converted = qt.convert(net, group, example=x)
     assert [t.shape for t in leaves(converted(x))] == [t.shape for t in leaves(net(x))]
+    (images,) = images_like([x], dim=2)
+    assert error_of_answers(lively(converted, [images]), group, (images,)) < EXACT
+    assert error_of_answers(lively(net, [images]), group, (images,)) > 1e-3  # the check can fail
     assert max(qt.equivariance_error(converted, group, x).relative) < EXACT
     turned = qt.convert(net, group, rotate="maps", example=x)
     turned.load_state_dict(converted.state_dict())
@@ -457,6 +462,36 @@ def test_the_result_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layer_rules, "LAYER_RULES", table)
     with pytest.raises(qt.ConversionError, match="is not equivariant"):
         qt.convert(net, qt.C4, example=torch.randn(2, 3, 16, 16))
+
+
+def test_what_has_learnt_nothing_is_checked_as_if_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a last layer of zeros, and with an example of zeros, the same fault is found."""
+    net = after(nn.MaxPool2d(3, 2), conv(16, 16))
+    net(torch.randn(2, 3, 16, 16))
+    nn.init.zeros_(net[-1].weight)
+    nn.init.zeros_(net[-1].bias)
+    x = torch.zeros(2, 3, 16, 16)
+    converted = qt.convert(net, qt.C4, example=x)
+    assert not converted.get_parameter("6.weight").any()  # it is left as it was
+    right = layer_rules.spatial_pool
+
+    def careless(w: Any, path: str, module: Any, value: Any, example: Any) -> Any:
+        out = right(w, path, module, value, example)
+        w.makers[path] = lambda: copy.deepcopy(module)
+        return out
+
+    table = [(types, careless if rule is right else rule) for types, rule in layer_rules.LAYER_RULES]
+    monkeypatch.setattr(layer_rules, "LAYER_RULES", table)
+    with pytest.raises(qt.ConversionError, match="is not equivariant"):
+        qt.convert(net, qt.C4, example=x)
+
+
+def test_networks_without_answers_to_images_are_checked_as_they_are() -> None:
+    """A logarithm of the input has none to negative numbers."""
+    net = Code(lambda m, x: m.a(torch.log(x)), a=conv(3, 4))
+    x = torch.rand(2, 3, 16, 16, dtype=torch.float64) + 0.1
+    converted = qt.convert(net.double(), qt.C4, example=x)
+    assert max(qt.equivariance_error(converted, qt.C4, x).relative) < EXACT
 
 
 def test_rounding_is_told_from_faults(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,10 +165,30 @@ def _checked(
     return differences
 
 
-def error_on_any_output(model: Callable[..., Any], group: Group, inputs: tuple[Tensor, ...]) -> EquivarianceErrors:
-    """`equivariance_error` that allows constant outputs, as of a network whose last layer starts at zero."""
+def error_of_answers(model: Callable[..., Any], group: Group, inputs: tuple[Tensor, ...]) -> float:
+    """The largest error, relative to how far the answers to the examples of the batch are from each other.
+
+    A network that is almost constant has small errors relative to its output, whatever it does. An output that is
+    constant, or has no axis of examples, is measured by its largest value.
+    """
     _check_that_turning_changes(inputs, group, "scalar")
-    return _errors(group, _compared(model, group, inputs, "scalar", "scalar")[1])
+    output, differences = _compared(model, group, inputs, "scalar", "scalar")
+    spreads = {path: _spread(value) for path, value in output}
+
+    def error(found: _Difference) -> float:
+        spread = spreads.get(found.path, 0.0)
+        scale = spread if spread > 1e-8 * found.size else found.size  # less than that is rounding, in float64
+        return found.gap / scale if scale else found.gap
+
+    return max((error(found) for turn in differences for found in turn), key=_rank)
+
+
+def _spread(value: Any) -> float:
+    """The largest difference between the examples of a batch; zero where there are none to compare."""
+    if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() == 0 or value.numel() == 0:
+        return 0.0
+    spread = float((value.amax(0) - value.amin(0)).max())
+    return spread if math.isfinite(spread) else 0.0
 
 
 def _compared(

@@ -8,10 +8,12 @@ import segmentation_models_pytorch as smp
 import timm
 import torch
 import torchvision
-from timmtools import image, lively
+from timmtools import image
 from torch import Tensor, nn
 
 import quarterturn as qt
+from quarterturn.check import error_of_answers
+from quarterturn.graph.lively import lively
 
 FAMILIES = [
     "resnet18",
@@ -88,34 +90,34 @@ def made(name: str) -> nn.Module:
 
 
 def gap(a: Tensor, b: Tensor) -> float:
-    return float((a - b).abs().max() / b.abs().max())
+    """The difference of two networks' answers, relative to that between the answers to two images."""
+    return float((a - b).abs().max() / (b.amax(0) - b.amin(0)).max())
 
 
 def is_exact(net: nn.Module, group: qt.Group, x: Tensor) -> bool:
-    """To 1e-5 in float32; of networks that amplify rounding, as norms of few numbers do, float64 decides."""
-    if max(qt.equivariance_error(net, group, x).relative) <= 1e-5:
+    """To 1e-4 in float32; of networks that amplify rounding, as norms of few numbers do, float64 decides."""
+    if error_of_answers(net, group, (x,)) <= 1e-4:
         return True
-    return max(qt.equivariance_error(copy.deepcopy(net).double(), group, x.double()).relative) <= 1e-10
+    return error_of_answers(copy.deepcopy(net).double(), group, (x.double(),)) <= 1e-8
 
 
 def agree(one: nn.Module, other: nn.Module, x: Tensor) -> bool:
     """The same for two networks."""
-    if gap(one(x), other(x)) <= 1e-5:
+    if gap(one(x), other(x)) <= 1e-4:
         return True
-    return gap(copy.deepcopy(one).double()(x.double()), copy.deepcopy(other).double()(x.double())) <= 1e-10
+    return gap(copy.deepcopy(one).double()(x.double()), copy.deepcopy(other).double()(x.double())) <= 1e-8
 
 
 def check(name: str, group: qt.Group) -> None:
     model = made(name)
     size = 96 if "inception_v" in name else 64
-    x = image(batch=2, size=size)
-    converted = lively(qt.convert(model, group, example=x), size)
+    x, many = image(batch=2, size=size), image(batch=8, size=size)
+    converted = lively(qt.convert(model, group, example=x), [many])
     turned = qt.convert(model, group, rotate="maps", example=x).eval()
     turned.load_state_dict(converted.state_dict())
     with torch.no_grad():
-        out = converted(x)
-        assert out.shape == model(x).shape
-        assert gap(out.flip(0), out) > 1e-3  # so that there is something to show
+        assert converted(x).shape == model(x).shape
+        assert error_of_answers(lively(model, [many]), group, (x,)) > 1e-2  # the same check finds the old network out
         assert is_exact(converted, group, x)
         assert agree(turned, converted, x)
         assert agree(qt.to_plain(converted, x), converted, x)

@@ -30,6 +30,7 @@ from quarterturn._convert.initial_weights import Init, per_feature
 from quarterturn._convert.tracked_value import (
     TrackedValue,
     is_features_first,
+    named,
     ordinary_tensor,
     result,
     with_features,
@@ -131,7 +132,7 @@ class EquivariantWriter:
         if value.kind == "oriented":
             return value
         if value.kind == "constant":
-            raise Refusal("it uses parameters of the network in a way that is not known")
+            raise Refusal(f"it uses {named(value)} in a way that is not known")
         if len(value.shape) != 2 + self.group.dim:
             raise Refusal(f"maps with {2 + self.group.dim} axes are needed here, got {value.shape}")
         count = value.shape[1]
@@ -272,7 +273,7 @@ class EquivariantWriter:
         path, tensor = constant.source, constant.example
         features = value.features
         if path is None or tensor.numel() != features.channels:
-            raise Refusal("a computed parameter for each channel is not known")
+            raise Refusal(f"it computes numbers for each channel from {named(constant)}, which is not known")
         positions = self.group.dim if value.form == "maps" else 0
         name = path if path not in self.constants else f"{path}_of_features"
         if self.known.setdefault(name, (positions,)) != (positions,):

@@ -23,8 +23,8 @@ from quarterturn._convert import (
 from quarterturn._convert.axes import Axis, Blocks, Position, broadcast
 from quarterturn._convert.equivariant_writer import EquivariantWriter, pointwise_layer
 from quarterturn._convert.function_calls import Call, asks_for_sizes, node_of, same_call
-from quarterturn._convert.position_tables import is_table, named, position_table
-from quarterturn._convert.tracked_value import TrackedValue, number, ordinary_tensor, result, values_in
+from quarterturn._convert.position_tables import is_table, position_table
+from quarterturn._convert.tracked_value import TrackedValue, named, number, ordinary_tensor, result, values_in
 from quarterturn._convert.widths import Features
 from quarterturn.graph.pointwise import is_pointwise
 from quarterturn.graph.refusal import Refusal

@@ -12,18 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from quarterturn import ops
-from quarterturn._convert.axes import Axis, Batch, Position, axis_size, maps_of, size_of
+from quarterturn._convert.axes import Axis, Batch, Blocks, Position, axis_size, maps_of, size_of
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.function_calls import node_of
 from quarterturn._convert.helper_layers import TurnedTable
-from quarterturn._convert.tracked_value import TrackedValue
+from quarterturn._convert.tracked_value import TrackedValue, named
 from quarterturn._convert.widths import Features, channels, make_equal
 from quarterturn.graph.refusal import Refusal
-
-
-def named(constant: TrackedValue) -> str:
-    """How messages name a constant: by the parameters and buffers that it is made of."""
-    return f"the parameter or buffer {' and '.join(map(repr, constant.names))}" if constant.names else "a constant"
 
 
 def is_table(constant: TrackedValue, axes: Sequence[Axis]) -> bool:
@@ -33,6 +28,8 @@ def is_table(constant: TrackedValue, axes: Sequence[Axis]) -> bool:
 
 def position_table(w: EquivariantWriter, path: str, constant: TrackedValue, value: TrackedValue) -> Any:
     """The table as the new network needs it beside maps, which the value is."""
+    if not value.has_each_axis_once() or any(isinstance(c, Blocks) for c in value.components):
+        raise Refusal(f"{named(constant)} meets maps whose features were split into several axes")
     shape, order = _as_maps(constant, value)
     sizes = [p.size for p in value.positions_in_order]
     _check_sizes(w, constant, sizes)

@@ -97,6 +97,11 @@ def values_in(tree: Any) -> list[TrackedValue]:
     return [value for _, value in trees.leaves(tree, TrackedValue)]
 
 
+def named(constant: TrackedValue) -> str:
+    """How messages name a constant: by the parameters and buffers that it is made of."""
+    return f"the parameter or buffer {' and '.join(map(repr, constant.names))}" if constant.names else "a constant"
+
+
 def number(example: Any, node: Any = None) -> TrackedValue:
     return TrackedValue("number", node, example)
 
