@@ -290,6 +290,29 @@ def test_max_pooling_of_whole_numbers_is_torchs_own(size: int, group: Group, dty
         assert torch.equal(filters(qt.stack(x, group)), qt.stack(maps(x), group))
 
 
+@pytest.mark.parametrize("group", [FLIP, MIRROR, C4, D4], ids=lambda g: g.name)
+def test_max_pooling_pools_once_and_has_derivatives_of_every_kind(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    original = qt.layers.pooling.MAX_POOL[group.dim]
+    counted = lambda *given: calls.append(given) or original(*given)  # noqa: E731
+    monkeypatch.setitem(qt.layers.pooling.MAX_POOL, group.dim, counted)
+    maps, filters = (qt.MaxPool(group, 3, 2, 1, rotate=rotate) for rotate in ("maps", "filters"))
+    x = image(group, *[6] * group.dim, features=group.order).requires_grad_()
+    out = filters(x)
+    assert len(calls) == 1
+    torch.testing.assert_close(out, qt.stack(maps(qt.unstack(x, group)), group), rtol=0, atol=0)
+    assert torch.autograd.gradcheck(filters, x)
+    assert torch.autograd.gradgradcheck(filters, x)
+    tangent = torch.randn_like(x)
+    _, along = torch.func.jvp(filters, (x.detach(),), (tangent,))
+    wanted = torch.autograd.functional.jvp(filters, x.detach(), tangent)[1]
+    torch.testing.assert_close(along, wanted)
+    each = torch.func.vmap(lambda one: filters(one.unsqueeze(0)))(x.detach())
+    torch.testing.assert_close(each.squeeze(1), out.detach(), rtol=0, atol=0)
+
+
 def test_max_pooling_refuses_what_torch_refuses() -> None:
     for layer, features in ((nn.MaxPool2d(3, 2, 1), 2), (qt.MaxPool(C4, 3, 2, 1, rotate="filters"), 8)):
         with pytest.raises(NotImplementedError, match="not implemented for 'Bool'"):
@@ -359,6 +382,32 @@ def test_norms_share_parameters_and_statistics(name: str, group: Group) -> None:
         assert_twins_agree(maps, filters, x, group)
         for key, value in maps.state_dict().items():
             torch.testing.assert_close(filters.state_dict()[key], value, **CLOSE)
+
+
+@pytest.mark.parametrize("group", [C4, D4], ids=lambda g: g.name)
+@pytest.mark.parametrize("features", [1, 8, 9, 20, 21])
+@pytest.mark.parametrize("affine", [True, False])
+def test_layer_norm_over_few_and_many_features(group: Group, features: int, affine: bool) -> None:
+    maps, filters = twins(lambda rotate: qt.LayerNorm(group, features, affine=affine, rotate=rotate))
+    for parameter in maps.parameters():
+        nn.init.normal_(parameter)
+    filters.load_state_dict(maps.state_dict())
+    x = image(group, features=features, batch=2 * group.order)
+    assert_twins_agree(maps, filters, x, group)
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        with torch.no_grad():
+            stacked = qt.stack(x, group).contiguous(memory_format=memory_format)
+            torch.testing.assert_close(filters(stacked), qt.stack(maps(x), group), **CLOSE)
+
+
+@pytest.mark.parametrize("group", [C2, C4, D4], ids=lambda g: g.name)
+@pytest.mark.parametrize(("batch", "side"), [(2, 5), (16, 5), (2, 1)])
+def test_windows_of_one_position_with_features_last(group: Group, batch: int, side: int) -> None:
+    maps, filters = twins(lambda rotate: qt.RollConv(group, 3, 2, 1, rotate=rotate, via="conv"))
+    x = image(group, side, side, features=3 * group.order, batch=batch).contiguous(memory_format=torch.channels_last)
+    out = filters(x)
+    assert out.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(out, qt.stack(maps(qt.unstack(x, group)), group), **CLOSE)
 
 
 def test_norms_are_torchs_own_in_maps_mode() -> None:

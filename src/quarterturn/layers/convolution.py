@@ -48,6 +48,7 @@ PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 WIDENED = 64  # the most maps a filter may see for larger windows, with more products, to be faster than several runs
+FEW_EXAMPLES = 16  # from here on torch has a faster convolution for 1x1 windows
 MOST_PRODUCTS = 4  # how many times as many these may be
 
 
@@ -103,6 +104,8 @@ class _Convolution(nn.Module):
         if larger is not None:
             size = " x ".join(str(window.size) for window in larger.windows)
             return Execution("torch's convolution", f"{why}; its windows grow to {size}, so that it runs once")
+        if self.as_product(x):
+            return Execution("torch's matrix product", f"{why}; 1x1 windows of few examples are faster as one product")
         times = len(placements(self.group, x.shape[2:], self.windows))
         again = f"; it runs {times} times, because at this size the orientations put their windows at different places"
         return Execution("torch's convolution", why + again * (times > 1))
@@ -151,10 +154,19 @@ class _Convolution(nn.Module):
                 kept(self.weight, key, lambda: filters_of(orientations)),
             )
             bias = None if self.bias is None else self.turned_bias(self.bias, len(orientations))
+            if self.as_product(x):
+                return F.linear(maps.movedim(1, -1), filters.flatten(1), bias).movedim(-1, 1)
             out = convolve(maps, filters, bias, where, maps.shape[1] // filters.shape[1], self.padding_mode)
             return self.filters_output(out, len(orientations))
 
         return by_placement(self.group, x.shape[2:], windows, run)
+
+    def as_product(self, x: Tensor) -> bool:
+        """Whether a layer of 1x1 windows runs as one matrix product: few examples, features last in memory, on the CPU.
+
+        torch's convolution takes one example after the other there, up to twice as long with one thread.
+        """
+        return False
 
     def widened(self, x: Tensor) -> Widened | None:
         """The larger windows with which one run does for all orientations of this input, where that gains."""
@@ -258,6 +270,11 @@ class RollConv(_Convolution):
             return self.through_torch(x, why_not)
         return Execution("kernel", "wide enough to gain", self.group)
 
+    def as_product(self, x: Tensor) -> bool:
+        if not self.is_pointwise() or x.device.type != "cpu" or torch.compiler.is_compiling() or torch.jit.is_tracing():
+            return False
+        return len(x) < FEW_EXAMPLES and x.movedim(1, -1).is_contiguous()
+
     def is_pointwise(self) -> bool:
         """Whether this is a dense layer at every position (1x1, stride 1, no padding) with turned filters."""
         plain = self.rotate == "filters" and self.groups == 1
@@ -269,7 +286,7 @@ class RollConv(_Convolution):
             key = ("blocks", self.group)
             blocks = kept(self.weight, key, lambda: fourier.weight_blocks(self.weight, self.group))
             return fourier.group_pointwise(x, self.weight, self.bias, self.group, blocks)
-        if code == "torch's convolution":
+        if code != "kernel":
             return super().forward(x)
         corners = corners_of(self.group, self.windows, x)
         stride, dilation = ([getattr(w, name) for w in self.windows] for name in ("stride", "dilation"))
