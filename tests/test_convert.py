@@ -744,3 +744,42 @@ def test_summary_shows_all_ways(capsys: pytest.CaptureFixture[str]) -> None:
         qt.summary(ready("residual"), qt.C4, (32, 32))
     refused = nn.Sequential(conv(3, 8), nn.Unfold(3))
     assert "(Unfold): this layer is not known" in qt.summary(refused, qt.C4, (3, 16, 16))
+
+
+# --- the checks themselves --------------------------------------------------------------------------------------------
+
+
+def test_networks_are_made_lively() -> None:
+    """Zeros, tiny scales and norms that have seen nothing hide what is behind them; the network itself stays."""
+    net = nn.Sequential(conv(3, 8), nn.BatchNorm2d(8), nn.PReLU(8, init=1e-6), conv(8, 4))
+    nn.init.zeros_(net[3].weight)
+    before = copy.deepcopy(net.state_dict())
+    (x,) = images_like([torch.zeros(8, 3, 12, 12)], dim=2)
+    with torch.no_grad():
+        assert (spread := net.eval()(x)).amax(0).sub(spread.amin(0)).max() == 0
+        out = lively(net, [x])(x)
+        assert out.amax(0).sub(out.amin(0)).max() > 0.1
+        norm = lively(net, [x])[:2](x)
+    scale, shift = (lively(net, [x]).get_parameter(f"1.{name}") for name in ("weight", "bias"))
+    torch.testing.assert_close(norm.mean((0, 2, 3)), shift, atol=1e-4, rtol=0)
+    torch.testing.assert_close(norm.std((0, 2, 3)), scale, atol=1e-2, rtol=0)
+    assert lively(net, [x]).get_parameter("2.weight").min() >= 0.5
+    assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
+
+
+def test_images_have_an_up() -> None:
+    (x,) = images_like([torch.randn(4, 3, 32, 32) * 5 + 7], dim=2)
+    assert 2 < x.std() < 20
+    ends = [float(x.select(axis, -1).mean() - x.select(axis, 0).mean()) for axis in (2, 3)]
+    assert 2 < ends[0] < ends[1] - 2
+    numbers = torch.arange(6).reshape(1, 1, 2, 3)
+    assert torch.equal(images_like([numbers], dim=2)[0], numbers)
+
+
+def test_errors_are_measured_by_the_difference_between_answers() -> None:
+    """A small part that is not equivariant is all that tells two answers apart."""
+    net = nn.Sequential(conv(1, 2), nn.Flatten(), nn.Linear(2 * 64, 3)).double()
+    nn.init.constant_(net[2].bias, 1e6)
+    x = torch.randn(2, 1, 8, 8, dtype=torch.float64)
+    assert max(qt.equivariance_error(net, qt.C4, x).relative) < 1e-5
+    assert error_of_answers(net, qt.C4, (x,)) > 0.1

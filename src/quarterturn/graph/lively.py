@@ -23,12 +23,18 @@ def lively(model: nn.Module, inputs: Sequence[Tensor]) -> Any:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in twin.parameters():
-            if (parameter == parameter.flatten()[:1]).all():
-                noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(parameter)
-                scale = torch.rand(parameter.shape, generator=generator, dtype=torch.float64).to(parameter) + 0.5
-                parameter.copy_(parameter * scale if parameter.any() else 0.1 * noise)
+            if parameter.numel() and (parameter == parameter.flatten()[0]).all():
+                parameter.copy_(_learnt(float(parameter.flatten()[0]), parameter.shape, generator))
         _calibrate(twin, inputs)
     return twin
+
+
+def _learnt(value: float, shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    """Numbers for a parameter that begins with one value: a bias or gate of zero, a norm's scale, or a tiny scale."""
+    if value == 0:
+        return 0.1 * torch.randn(shape, generator=generator)
+    scale = 0.5 + torch.rand(shape, generator=generator)
+    return value * scale if abs(value) >= 0.1 else scale
 
 
 def _calibrate(model: nn.Module, inputs: Sequence[Tensor]) -> None:
