@@ -19,6 +19,7 @@ LIBRARY = [
     "groups",
     "fourier",
     "kernel",
+    "kept",
     "execution",
     "parameter_cache",
     "ops",

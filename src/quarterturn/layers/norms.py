@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from quarterturn import ops
 from quarterturn.errors import OptionError
 from quarterturn.filters import Rotate, check_features, check_options, split_orientations
 from quarterturn.groups import Group
@@ -177,6 +178,10 @@ class LayerNorm(_Norm):
         _check(x, self.group, self.features, self.rotate)
         if self.rotate == "filters" and self._are_few(x):
             return _normalised_over_few(x, self.features, self.weight, self.bias, self.eps)
+        if self.rotate == "filters" and ops.features_are_last(x):  # they stay so, and copies are from close by
+            split = x.movedim(1, -1).unflatten(-1, (self.features, self.group.order)).transpose(-1, -2)
+            out = F.layer_norm(split, (self.features,), self.weight, self.bias, self.eps)
+            return out.transpose(-1, -2).flatten(-2).movedim(-1, 1)
         split = split_orientations(x, self.group) if self.rotate == "filters" else x
         out = F.layer_norm(split.movedim(1, -1), (self.features,), self.weight, self.bias, self.eps).movedim(-1, 1)
         return out.flatten(1, 2) if self.rotate == "filters" else out
