@@ -19,7 +19,6 @@ LIBRARY = [
     "groups",
     "fourier",
     "kernel",
-    "kept",
     "execution",
     "parameter_cache",
     "ops",
