@@ -19,6 +19,7 @@ from quarterturn import trees
 from quarterturn._convert.carried_over import carry_over
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.example_input import example_inputs
+from quarterturn._convert.heads import HEADS, Head
 from quarterturn._convert.initial_weights import Init
 from quarterturn._convert.layer_rules import is_dropout
 from quarterturn._convert.report import Conversion
@@ -71,6 +72,7 @@ def convert(
     until: str | None = None,
     init: Init = "scratch",
     example: Tensor | tuple[Tensor, ...] | None = None,
+    head: Head = "pool",
 ) -> Converted:
     """The same network with every convolution sharing its filters over orientations: exactly equivariant.
 
@@ -78,7 +80,9 @@ def convert(
     feature maps and divides the parameters by about the order G of the group, `keep="parameters"` keeps those and has
     about sqrt(G) times the maps. Layers from `until` on stay as they are, on stacked orientations (section 4.4). With
     `init="scratch"` weights are drawn anew, as strong as the old ones; "pretrained" projects the old ones. An `example`
-    input is needed where the network's code looks at the sizes of its maps. The model itself is not changed.
+    input is needed where the network's code looks at the sizes of its maps. `head` is what the last layer sees of each
+    feature's orientations: what `pool` leaves of them, their "max", their "invariants" (a few numbers more), or what
+    is pooled after a "hidden" layer. The model itself is not changed.
 
     >>> from quarterturn import C4
     >>> net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
@@ -87,6 +91,7 @@ def convert(
     """
     _check_model(model)
     _check_options(group, rotate, keep, pool, init)
+    _check_head(head, until)
     _check_until(model, until)
     with without_new_attributes(model):
         with in_eval_mode(model), torch.no_grad():
@@ -94,15 +99,22 @@ def convert(
             captured = capture(model, _is_whole, inputs, may_decide=given, hint=f"{'' if given else HINT}. {INSTEAD}")
         check_faithful(captured, inputs, f", or wrap() it: {INSTEAD}")
         writer = EquivariantWriter(group, rotate, Widths(group.order, keep), init, pool, model)
-        rewriter = EquivariantRewriter(captured, writer, until)
+        rewriter = EquivariantRewriter(captured, writer, until, head)
         rewrite(captured, rewriter, f"these parts of the network cannot be converted to {group.name} ({INSTEAD})")
         converted = _finished(writer)
+        if head != "pool" and not writer.heads:
+            raise ConversionError(
+                f"head={head!r} needs a last layer, a linear one or a 1x1 convolution that makes an output, and this "
+                "network has none: use head='pool', and quarterturn.Invariants or Pool before a layer of your own"
+            )
         writer.notes += carry_over(model, converted)
         _verify(converted, group, inputs, captured, exact=until is None)
         before, after = (cost(net, inputs) for net in (model, converted))
         left_out = layers_of_training(captured, inputs)
         notes = [*writer.notes, *([f"left out, because only training uses them: {left_out}"] if left_out else [])]
-        converted.meta["conversion"] = Conversion(group, keep, before, after, tuple(dict.fromkeys(notes)))
+        converted.meta["conversion"] = Conversion(
+            group, keep, before, after, tuple(dict.fromkeys(notes)), dict(writer.heads)
+        )
         logger.info("converted to %s:\n%s", group.name, converted.conversion)
         return converted
 
@@ -127,6 +139,16 @@ def _check_options(group: Group, rotate: str, keep: str, pool: PoolFunction, ini
         raise unknown("value of init", init, ("scratch", "pretrained"))
     if init == "pretrained" and keep == "parameters":
         raise OptionError('init="pretrained" needs keep="width": wider layers have no old weights to begin with')
+
+
+def _check_head(head: str, until: str | None) -> None:
+    if head not in HEADS:
+        raise unknown("value of head", head, HEADS)
+    if head != "pool" and until is not None:
+        raise OptionError(
+            f"head={head!r} and until={until!r} do not go together: from {until!r} on the network stays as it is, and "
+            "its last layer sees no orientations"
+        )
 
 
 def _check_until(model: nn.Module, until: str | None) -> None:

@@ -68,6 +68,7 @@ class EquivariantWriter:
     known: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # what a layer that is called again must agree with
     tables: dict[str, tuple[Features, str]] = field(default_factory=dict)  # features and new names, by old names
     notes: list[str] = field(default_factory=list)
+    heads: dict[str, int] = field(default_factory=dict)  # how many numbers each last layer sees, by its path
 
     def __post_init__(self) -> None:
         self.tied_names = names_of_tied(self.model)
@@ -238,7 +239,7 @@ class EquivariantWriter:
             features.fixed(features.channels, shared=True)
         value = self.in_network_layout(value, path)
         node = self.helper(f"{path}.pool", lambda: Pool(self.group, self.pool, rotate=self.rotate), value.node)
-        return self._without_orientations(value, node)
+        return self.without_orientations(value, node)
 
     def orientations_as_channels(self, value: TrackedValue, path: str) -> TrackedValue:
         """The value with its orientations as channels of an ordinary tensor."""
@@ -248,9 +249,9 @@ class EquivariantWriter:
         features.fixed(features.channels // self.group.order)
         value = self.in_network_layout(value, path)
         node = self.helper(f"{path}.stack", lambda: ToChannels(self.group, self.rotate), value.node)
-        return self._without_orientations(value, node)
+        return self.without_orientations(value, node)
 
-    def _without_orientations(self, value: TrackedValue, node: fx.Node) -> TrackedValue:
+    def without_orientations(self, value: TrackedValue, node: fx.Node) -> TrackedValue:
         """A tensor without orientations, with the axes of the old network."""
         held: list[Component] = [c for c in value.components if not isinstance(c, Orientations)]
         order = sorted(range(len(held)), key=lambda i: _rank(held[i]))

@@ -1,6 +1,7 @@
 """What becomes of calls that reduce axes, or normalise along them."""
 
 import operator
+from dataclasses import replace
 from typing import Any
 
 from quarterturn._convert.axes import Axis, Batch, Blocks, Extra, Orientations, Position
@@ -64,7 +65,9 @@ def _pool(call: Call) -> TrackedValue:
     w, features = call.w, call.value.features
     features.fixed(features.channels // w.group.order)
     make = lambda: Pool(w.group, POOLS[call.name], rotate=w.rotate)  # noqa: E731
-    return ordinary_tensor(call.example, w.helper(f"{call.path}.pool", make, call.value.node))
+    value = w.in_network_layout(call.value, call.path)
+    pooled = w.without_orientations(value, w.helper(f"{call.path}.pool", make, value.node))
+    return replace(pooled, example=call.example)
 
 
 def softmax(call: Call) -> TrackedValue:

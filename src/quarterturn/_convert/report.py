@@ -1,6 +1,7 @@
 """What `convert` did, as a table: what the network cost before and after, and what was rounded."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from quarterturn.cost import Cost, aligned, short
 from quarterturn.groups import Group
@@ -8,13 +9,17 @@ from quarterturn.groups import Group
 
 @dataclass(frozen=True)
 class Conversion:
-    """What `convert` did: the costs before and after, and what was rounded."""
+    """What `convert` did: the costs before and after, what was rounded, and what the last layers see.
+
+    `heads` has, for each last layer that gets ordinary numbers, how many.
+    """
 
     group: Group
     keep: str
     before: Cost
     after: Cost
     notes: tuple[str, ...]
+    heads: Mapping[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         rows = {"as it was": self.before, f"converted, keep={self.keep!r}": self.after}

@@ -10,19 +10,22 @@ from torch import Tensor, fx
 
 from quarterturn import trees
 from quarterturn._convert.axes import maps_of
+from quarterturn._convert.convolution_rules import check_parametrized
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.function_calls import node_of
 from quarterturn._convert.function_rules import value_of_call
+from quarterturn._convert.heads import Head, LastLayers, last_layer, last_layers, sees_positions
 from quarterturn._convert.layer_rules import copied_layer, rule_for, softmax
-from quarterturn._convert.tracked_value import Form, TrackedValue, number, ordinary_tensor
+from quarterturn._convert.tail_steps import ends
+from quarterturn._convert.tracked_value import Form, TrackedValue, number, ordinary_tensor, values_in
 from quarterturn._convert.widths import channels
 from quarterturn.errors import ConversionError
 from quarterturn.graph import pointwise
 from quarterturn.graph.capture import Captured
 from quarterturn.graph.in_place import refuse_changed_views
-from quarterturn.graph.pointwise import is_pointwise
 from quarterturn.graph.refusal import Refusal
 from quarterturn.graph.rewrite import Failed
+from quarterturn.graph.torch_functions import option
 
 UNKNOWN_LAYER = "this layer is not known"
 
@@ -30,9 +33,10 @@ UNKNOWN_LAYER = "this layer is not known"
 class EquivariantRewriter:
     """Writes the equivariant network. Its values are `TrackedValue`; see `quarterturn.graph.rewrite`."""
 
-    def __init__(self, captured: Captured, writer: EquivariantWriter, until: str | None) -> None:
-        self.captured, self.writer = captured, writer
+    def __init__(self, captured: Captured, writer: EquivariantWriter, until: str | None, head: Head) -> None:
+        self.captured, self.writer, self.head = captured, writer, head
         self.unchanged = frozenset(_nodes_from(captured, until))  # from `until` on
+        self.last = LastLayers() if self.unchanged else last_layers(captured, writer.model)
 
     def input(self, node: fx.Node) -> TrackedValue:
         default = node.args[0] if node.args else inspect.Signature.empty
@@ -47,14 +51,41 @@ class EquivariantRewriter:
     def call(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         if node.target is operator.getitem and not isinstance(args[0], TrackedValue):  # from several values
             return args[0][args[1].example if isinstance(args[1], TrackedValue) else args[1]]
-        if node in self.unchanged:
+        if node in self.unchanged or self.is_behind_head(node, args, kwargs):
             return self.unchanged_call(node, args, kwargs)
         refuse_changed_views(node, self.captured.modules)
         example = self.captured.example(node)
+        if self.is_head(node, args):
+            return self.last_layer(node, args, kwargs, example)
         if node.op == "call_module":
             return self.layer(node, args, kwargs, example)
         path = f"{self.captured.owners.get(node, '')}.{node.name}".strip(".")
-        return value_of_call(self.writer, node, path, args, kwargs, example, _ends(node))
+        return value_of_call(self.writer, node, path, args, kwargs, example, ends(node))
+
+    def is_behind_head(self, node: fx.Node, args: Any, kwargs: Any) -> bool:
+        """Whether the call treats what last layers made, without orientations: it stays as it is."""
+        values = values_in([args, kwargs])
+        return node in self.last.tails and all(v.kind != "oriented" and v.node is not None for v in values)
+
+    def is_head(self, node: fx.Node, args: Any) -> bool:
+        """Whether orientations are pooled before this layer: with head="pool" only where that makes no difference."""
+        if node not in self.last.nodes or args[0].kind != "oriented":
+            return False
+        if self.head != "pool":
+            return True
+        same = self.writer.pool == "mean" and node in self.last.mean_first
+        return same and not sees_positions(args[0])
+
+    def last_layer(self, node: fx.Node, args: Any, kwargs: Any, example: Any) -> TrackedValue:
+        if node.op == "call_module":
+            path, layer = str(node.target), self.captured.modules[str(node.target)]
+            check_parametrized(layer)
+            weight, bias = layer.weight, layer.bias
+        else:
+            given = option(args, kwargs, 1, "weight"), option(args, kwargs, 2, "bias")
+            path = given[0].source.removesuffix(".weight")
+            weight, bias = (None if value is None else value.example for value in given)
+        return last_layer(self.writer, self.head, path, weight, bias, args[0], example)
 
     def layer(self, node: fx.Node, args: Any, kwargs: Any, example: Any) -> TrackedValue:
         if len(args) != 1 or kwargs or not isinstance(args[0], TrackedValue):
@@ -66,7 +97,7 @@ class EquivariantRewriter:
             return copied_layer(self.writer, path, module, value, example)
         if rule is None:
             raise Refusal(UNKNOWN_LAYER)
-        if rule is softmax and value.kind == "oriented" and _ends(node):
+        if rule is softmax and value.kind == "oriented" and ends(node):
             return copied_layer(self.writer, path, module, self.writer.pooled(value, path), example)
         return rule(self.writer, path, module, value, example)
 
@@ -87,6 +118,11 @@ class EquivariantRewriter:
         return _unoriented(self.captured.example(node), new)
 
     def output(self, node: fx.Node, result: Any) -> None:
+        if self.head != "pool" and self.last.other_outputs:
+            self.writer.notes.append(
+                f"{self.last.other_outputs} outputs have no last layer, and are pooled as they are"
+            )
+
         def found(_: str, value: TrackedValue) -> Any:
             return self.writer.pooled(value, "output").node if value.kind == "oriented" else node_of(value)
 
@@ -122,8 +158,3 @@ def _nodes_from(captured: Captured, until: str | None) -> Sequence[fx.Node]:
 
 def _unoriented(example: Any, node: fx.Node) -> TrackedValue:
     return ordinary_tensor(example, node) if isinstance(example, Tensor) else number(example, node)
-
-
-def _ends(node: fx.Node) -> bool:
-    """Whether what the node makes goes to the output, and nowhere else, number by number."""
-    return all(user.op == "output" or (is_pointwise(user.target) and _ends(user)) for user in node.users)

@@ -48,7 +48,7 @@ def to_plain(
         if example is not None:
             _check_that_it_takes(model, example)
         captured = capture(model, _is_whole, inputs, hint=HINT)
-        writer = PlainWriter(dynamic)
+        writer = PlainWriter(dynamic, next((p.dtype for p in model.parameters()), torch.get_default_dtype()))
         rewrite(captured, PlainRewriter(captured, writer), "these parts of the network cannot be converted")
         plain = writer.finish()
         if fold:
