@@ -50,7 +50,7 @@ def to_plain(
         captured = capture(model, _is_whole, inputs, hint=HINT)
         writer = PlainWriter(dynamic, next((p.dtype for p in model.parameters()), torch.get_default_dtype()))
         rewrite(captured, PlainRewriter(captured, writer), "these parts of the network cannot be converted")
-        plain = writer.finish()
+        plain = writer.finish().to(next((p.device for p in model.parameters()), "cpu"))
         if fold:
             _fold_norms(plain)
         if example is not None:
