@@ -211,6 +211,22 @@ def test_to_torchs_export() -> None:
     assert gap(plain(wide), converted(wide)) < EXACT
 
 
+@pytest.mark.parametrize("free", ["batch", "sizes"])
+def test_to_onnx(tmp_path: Any, free: Any) -> None:
+    part = Part(lambda m, x: m.a(x).cumsum(3) * 0.1, a=layer())
+    net, x = ready(nn.Sequential(nn.Conv2d(3, WIDTH, 3), part, nn.Conv2d(WIDTH, 4, 3)))
+    converted = qt.convert(net.float(), qt.C4, example=x.float())
+    qt.export(converted, x.float(), tmp_path / "net.onnx", free=free)  # compares the file with the network
+    assert (tmp_path / "net.onnx").exists()
+
+
+def test_to_another_device() -> None:
+    """Also what is no parameter goes along."""
+    net, x = ready(Around(PARTS["cumulative sum"]()))
+    converted = qt.convert(net, qt.C4, example=x).to("meta")
+    assert converted(x.to("meta")).shape == (2, 5)
+
+
 # --- what goes in and out ---------------------------------------------------------------------------------------------
 
 

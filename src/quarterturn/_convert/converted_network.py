@@ -164,11 +164,11 @@ def _with_method(model: nn.Module, method: str) -> nn.Module:
     """The network with another method as its forward; its layers are the same."""
     if method == "forward":
         return model
-    if not callable(getattr(model, method, None)):
-        names = [name for name in dir(type(model)) if name.startswith("forward")]
-        raise not_known("method", method, names)
-    twin = copy.copy(model)
     kind = type(model)
+    if not callable(getattr(kind, method, None)):
+        raise not_known("method", method, [name for name in dir(kind) if name.startswith("forward")])
+    twin = copy.copy(model)
+    vars(twin).pop("forward", None)
     twin.__class__ = type(kind.__name__, (kind,), {"forward": getattr(kind, method), "__module__": kind.__module__})
     return twin
 

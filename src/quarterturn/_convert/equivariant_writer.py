@@ -124,7 +124,8 @@ class EquivariantWriter:
             try:
                 layer = make()
             except QuarterturnError as error:
-                raise RefusedParts(f"{path} cannot be built: {error}", {path: str(error)}, {}) from error
+                why = f"{path} cannot be built: {error}"
+                raise RefusedParts(f"{why}; wrap() takes every network", {path: why}, {}) from error
             _put(root, path, layer)
         for path, make_tensor in self.constants.items():
             _put(root, path, make_tensor())
@@ -257,7 +258,7 @@ class EquivariantWriter:
         def make() -> ToChannels:
             chosen = None if places is None else places()
             whole = chosen == list(range(self.widths.of(value.features) * self.group.order))
-            return ToChannels(self.group, None if whole else chosen, self.rotate)
+            return ToChannels(self.group, None if whole else chosen, self.rotate).to(value.example.device)
 
         return self._without_orientations(value, self.helper(f"{path}.stack", make, value.node))
 

@@ -70,7 +70,8 @@ def plain_part(w: EquivariantWriter, captured: Captured, node: fx.Node, args: An
             )
             for m, (name, _) in zip(made, leaves, strict=True)
         ]
-        return PlainPart(w.group, copy.deepcopy(module), 0, seen, outputs, arguments, w.rotate)
+        part = PlainPart(w.group, copy.deepcopy(module), 0, seen, outputs, arguments, w.rotate)
+        return part.to(leaves[0][1].device)
 
     new = w.layer(path, make, *nodes)
     w.plain.append(path)
