@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import quarterturn as qt
 from quarterturn import trees
-from quarterturn._convert import plain_parts
 from quarterturn.check import error_of_answers
 from quarterturn.graph.lively import images_like, lively
-from quarterturn.layers.plain_part import PlainPart
+from quarterturn.layers.plain_part import Given, PlainPart, Seen
 
 EXACT = 1e-10
 WIDTH = 18  # which the order of no group here divides
@@ -85,6 +86,9 @@ PARTS: dict[str, Callable[[], nn.Module]] = {
     "batch norm inside": lambda: Part(lambda m, x: m.b(m.a(x)).cummax(2).values, a=layer(), b=nn.BatchNorm2d(WIDTH)),
     "rolled positions": lambda: Part(lambda m, x: m.a(x.roll(2, 3)), a=layer()),
     "branch on the type": lambda: Part(decided, a=layer()),
+    "branch on the type without layers": lambda: Part(
+        lambda m, x: m.a(x) * 2 if torch.is_tensor(x) else m.a(x), a=layer()
+    ),
     "array of sizes": lambda: Part(counted, a=layer()),
     "in place": lambda: Part(lambda m, x: m.a(F.relu(x.mul(2), inplace=True)).cumsum(2).mul_(0.1), a=layer()),
     "nested": lambda: Part(
@@ -165,7 +169,7 @@ def test_what_is_equivariant_already_comes_out_as_itself(group: qt.Group) -> Non
     torch.manual_seed(0)
     roll = qt.RollConv(group, 2, 3, 3, padding=1, rotate="filters").double()
     part = PlainPart(group, nn.Sequential(roll), channels=2 * group.order, rotate="filters")
-    outs = plain_parts.Given(tuple(range(3 * group.order)), part.outputs[0].layout)
+    outs = Given(tuple(range(3 * group.order)), part.outputs[0].layout)
     part = PlainPart(group, roll, inputs=part.inputs, outputs=[outs], rotate="filters")
     x = torch.randn(2, 2 * group.order, 7, 6, dtype=torch.float64)
     assert gap(part(x), roll(x)) < EXACT
@@ -179,6 +183,34 @@ def test_the_layer_is_the_adjoint_of_roll_after_the_part_after_roll(group: qt.Gr
     rolled = conv(qt.roll(x, group))
     (adjoint,) = torch.autograd.grad(qt.roll(x, group), x, rolled)
     assert gap(PlainPart(group, conv, channels=2 * group.order)(x), adjoint / group.order) < EXACT
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    group=st.sampled_from([qt.C4, qt.D4, qt.C2, qt.MIRROR]),
+    features=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    part=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    sizes=st.tuples(st.integers(1, 6), st.integers(1, 6)),
+    seed=st.integers(0, 99),
+)
+def test_any_part_is_equivariant_whatever_its_channels(
+    group: qt.Group, features: tuple[int, int], part: tuple[int, int], sizes: tuple[int, int], seed: int
+) -> None:
+    """Stacked maps that are turned and whose orientations are permuted give such maps, for every element."""
+    torch.manual_seed(seed)
+    maps = ((0,), (1,), (2,), (3,))
+    reads = torch.randint(features[0] * group.order, (part[0],)).tolist()
+    gives = torch.randint(part[1], (features[1] * group.order,)).tolist()
+    odd = nn.Sequential(nn.Conv2d(*part, 3, padding=(1, 1)), Part(lambda m, x: x.cumsum(2) + x.cummax(3).values))
+    layer = PlainPart(group, odd.double(), 0, [Seen(tuple(reads), maps)], [Given(tuple(gives), maps)], rotate="filters")
+    x = torch.randn(2, features[0] * group.order, *sizes, dtype=torch.float64)
+
+    def acted(t: Tensor, h: int) -> Tensor:
+        moved = t.unflatten(1, (-1, group.order))[:, :, [group.table[g][h] for g in range(group.order)]]
+        return qt.act(moved.flatten(1, 2), group, h)
+
+    for h in range(group.order):
+        assert (layer(acted(x, h)) - acted(layer(x), h)).abs().max() < EXACT
 
 
 def test_without_the_roll_it_would_not_be_equivariant() -> None:
