@@ -330,6 +330,18 @@ MEETINGS: dict[str, tuple[Callable[..., Any], Callable[[], nn.Module]]] = {
     "wider tokens": (as_wider_tokens, lambda: Part(lambda m, y: m.a(y).cumsum(1) * 0.1, a=nn.Linear(WIDTH, WIDTH))),
     "tokens with sizes": (with_sizes, lambda: Part(sized, a=layer())),
     "vectors": (as_vectors, lambda: Part(lambda m, v: m.a(v.sort(dim=1).values), a=nn.Linear(WIDTH, WIDTH))),
+    "torch's attention, without its weights": (
+        lambda m, x: (m.middle(y := x.flatten(2).transpose(1, 2), y, y)[0]).transpose(1, 2).reshape(x.shape),
+        lambda: nn.MultiheadAttention(WIDTH, 3, batch_first=True),
+    ),
+    "a recurrent layer, without its state": (
+        lambda m, x: x * m.middle(x.mean((2, 3)).unsqueeze(1))[0].transpose(1, 2).unsqueeze(3),
+        lambda: nn.LSTM(WIDTH, WIDTH, batch_first=True),
+    ),
+    "where the largest is, unused": (
+        lambda m, x: m.middle(x)[0],
+        lambda: Part(lambda m, x: (m.a(x).cumsum(2), x.argmax(1)), a=layer()),
+    ),
     "called twice": (twice, lambda: Part(lambda m, x: m.a(x).cumsum(3) * 0.1, a=layer())),
     "patches as tokens": (
         lambda m, x: m.middle(x).transpose(1, 2).reshape(x.shape[0], WIDTH, 6, 6),
@@ -357,6 +369,27 @@ def test_sizes_that_differ_are_not_the_same_for_all_orientations() -> None:
     converted = qt.convert(net, qt.C4, example=x)
     with pytest.raises(qt.ShapeError, match="equal sides"):
         converted(torch.randn(1, 3, 12, 10, dtype=torch.float64))
+
+
+def test_parts_of_which_calls_use_different_outputs() -> None:
+    """One layer cannot be both, so the whole is the plain part."""
+    part = Part(lambda m, x: (x.cumsum(2) * 0.1, x.flip(3)))
+    outer = Part(lambda m, x: m.part(x)[0] + m.part(x + 1)[1], part=part)
+    net, x = ready(Around(outer))
+    converted = check(net, qt.C4, x)
+    assert [p.path for p in converted.conversion.plain] == ["middle"]
+
+
+def test_outputs_that_cannot_be_told_are_not_used_in_silence() -> None:
+    part = Part(lambda m, x: (x.cumsum(2), x.argmax(1)))
+    for use in (
+        lambda m, x: (y := m.middle(x))[0] * y[1].unsqueeze(1),
+        lambda m, x: m.other(m.middle(x)[1], x),
+    ):
+        net, x = ready(Around(part, use))
+        net.other = Part(lambda m, i, x: x * i.unsqueeze(1))
+        with pytest.raises(qt.ConversionError, match=r"wrap\(\)"):
+            qt.convert(net, qt.C4, example=x)
 
 
 def test_parts_at_the_input_and_at_the_output() -> None:
