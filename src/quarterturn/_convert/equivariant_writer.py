@@ -17,8 +17,10 @@ from quarterturn._convert.axes import (
     Blocks,
     Component,
     Extra,
+    Inside,
     Orientations,
     Position,
+    Spread,
     maps_of,
     merged,
     size_of,
@@ -144,6 +146,8 @@ class EquivariantWriter:
     def in_network_layout(self, value: TrackedValue, path: str) -> TrackedValue:
         """The value with features first, and its orientations where the new network has them: as maps, or dense."""
         value = self.with_orientations(value, path)
+        if any(isinstance(c, Inside) for c in value.components):
+            raise Refusal("it splits an axis of positions into blocks")
         if value.form != "in_batch":
             return value
         if not value.has_each_axis_once() or any(len(axis) > 1 for axis in value.axes):
@@ -192,6 +196,7 @@ class EquivariantWriter:
         value = self.with_orientations(value, path)
         if value.form == "in_batch":
             return value
+        self.check_whole(value)
         value = self.maps(value, path) if value.positions else self.dense(value, path)
         node = self.helper(f"{path}.beside", lambda: OrientationsToBatch(self.group, self.rotate), value.node)
         held: list[Component] = [next(c for c in value.components if isinstance(c, Batch)), value.features]
@@ -199,13 +204,18 @@ class EquivariantWriter:
         blocks = next((c for c in value.components if isinstance(c, Blocks)), None)
         axes = value.axes
         if blocks is not None:  # what was split off and not pooled are no orientations: take them as any two axes
-            outer, inner = split_features(blocks.features, size_of(blocks))
+            outer, inner = split_features(blocks.features, size_of(blocks), self.group.order)
             count = [self.width(c) if isinstance(c, Features) else size_of(c) for c in (outer, inner)]
             node, held[1:2] = self.method("unflatten", node, 1, count), [outer, inner]
             taken = {Blocks: outer, Orientations: inner}
             axes = tuple(tuple(taken.get(type(c), c) for c in axis) for axis in axes)
         node = self._arranged(node, held, axes)
         return replace(value, node=node, form="in_batch", axes=tuple(merged(axis) for axis in axes))
+
+    def check_whole(self, value: TrackedValue) -> None:
+        """Refuse what holds one axis of its maps alone: turned images would have it along another one."""
+        if any(isinstance(c, Spread) for c in value.components):
+            raise Refusal("it reduces one axis of positions, and goes on with the other in a way that is not known")
 
     def _arranged(self, node: fx.Node, held: Sequence[Component], axes: Sequence[Axis]) -> fx.Node:
         """A tensor whose axes hold these components, one each, with other axes made of them."""
@@ -230,6 +240,7 @@ class EquivariantWriter:
 
     def pooled(self, value: TrackedValue, path: str) -> TrackedValue:
         """The value without orientations; its features become as many as the old network had channels."""
+        self.check_whole(value)
         features = value.features
         blocks = any(isinstance(c, Orientations) for c in value.components)
         if blocks:
@@ -242,6 +253,7 @@ class EquivariantWriter:
 
     def orientations_as_channels(self, value: TrackedValue, path: str) -> TrackedValue:
         """The value with its orientations as channels of an ordinary tensor."""
+        self.check_whole(value)
         features = value.features
         if features.channels % self.group.order:
             raise Refusal(f"{features.channels} channels cannot hold the {self.group.order} orientations")

@@ -20,7 +20,8 @@ from quarterturn._convert import (
     reduction_rules,
     spatial_rules,
 )
-from quarterturn._convert.axes import Axis, Blocks, Position, broadcast
+from quarterturn._convert.axes import Axis, Blocks, Extra, Orientations, Position, Spread, broadcast
+from quarterturn._convert.computed_filters import computed_filters
 from quarterturn._convert.equivariant_writer import EquivariantWriter, pointwise_layer
 from quarterturn._convert.function_calls import Call, asks_for_sizes, node_of, same_call
 from quarterturn._convert.position_tables import is_table, position_table
@@ -28,7 +29,7 @@ from quarterturn._convert.tracked_value import TrackedValue, named, number, ordi
 from quarterturn._convert.widths import Features
 from quarterturn.graph.pointwise import is_pointwise
 from quarterturn.graph.refusal import Refusal
-from quarterturn.graph.torch_functions import AS_LAYERS, REDUCTIONS, name_of
+from quarterturn.graph.torch_functions import AS_LAYERS, REDUCTIONS, RESHAPES, name_of, option
 
 TRANSPOSED: tuple[Any, ...] = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 CONVOLUTIONS: tuple[Any, ...] = (F.conv1d, F.conv2d, F.conv3d, *TRANSPOSED)
@@ -144,9 +145,12 @@ def _sizes(call: Call) -> Any:
     value, asked = call.value, call.args[1] if len(call.args) > 1 and call.args[1] != "shape" else None
 
     def one(axis: Axis, size: int) -> TrackedValue:
-        if len(axis) == 1 and isinstance(axis[0], Position) and value.form == "maps":
-            return number(size, call.w.method("size", value.node, 2 + axis[0].axis))
-        return number(size, None if axis else 1)
+        if len(axis) == 1 and isinstance(axis[0], Position) and value.form != "dense":
+            place = 2 + axis[0].axis if value.form == "maps" else value.axes.index(axis)
+            return replace(number(size, call.w.method("size", value.node, place)), axes=(axis,))
+        axis = tuple(Extra(c.size) if isinstance(c, Orientations) else c for c in axis)  # an axis like any other
+        same = all(isinstance(c, Extra | Spread) for c in axis)  # numbers of features and examples differ there
+        return replace(number(size, size if same else None), axes=(axis,))
 
     if asked is not None:
         return one(value.axes[asked], call.example)
@@ -173,7 +177,7 @@ def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
     narrow = any(_channels(v.axes) != _channels(axes) for v in tensors.values())
     if narrow and constants:
         raise Refusal(f"{named(constants[0])} meets tensors with different numbers of channels")
-    in_batch = narrow or (not constants and any(v.form == "in_batch" for v in tensors.values()))
+    in_batch = narrow or (not constants and not _fit_network_layout(list(tensors.values())))
     if in_batch:
         tensors = {key: w.orientations_in_batch(v, path) for key, v in tensors.items()}
     elif len(tensors) > 1 or constants:
@@ -190,6 +194,13 @@ def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
         return w.feature_parameter(value, first) if value in constants else node_of(value)
 
     return result(first, same_call(w, call.node, call.args, call.kwargs, found), call.example)
+
+
+def _fit_network_layout(tensors: list[TrackedValue]) -> bool:
+    """Whether tensors with orientations in the batch go back, because others are there, or there are none."""
+    beside = [v for v in tensors if v.form == "in_batch"]
+    plain = all(v.has_each_axis_once() and all(len(axis) <= 1 for axis in v.axes) for v in beside)
+    return not beside or (plain and len(beside) < len(tensors))
 
 
 def _check_vector(constant: TrackedValue, axes: Sequence[Axis]) -> None:
@@ -251,14 +262,21 @@ def _convolution(call: Call) -> TrackedValue:
     names += ("output_padding", "groups", "dilation") if transposed else ("dilation", "groups")
     options = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
     value, weight, bias = options.pop("input"), options.pop("weight"), options.pop("bias", None)
-    if any(v is not None and v.source is None for v in (weight, bias)) or values_in(options):
-        raise Refusal("its filters are computed by the network, such as by weight standardisation")
-    stored = operator.attrgetter(weight.source)(call.w.model)
+    if weight.kind != "constant" or (bias is not None and bias.source is None) or values_in(options):
+        raise Refusal("its filters or options are computed from its input")
+    computed, name = None, weight.source
+    if name is None:
+        if transposed:
+            raise Refusal("its filters are computed by the network, which is not known for transposed convolutions")
+        computed = computed_filters(call.w.model, option(call.node.args, call.node.kwargs, 1, "weight"))
+        name = computed.filters
+    stored = operator.attrgetter(name)(call.w.model)
     trained = isinstance(stored, nn.Parameter) and stored.requires_grad
-    bias = None if bias is None else bias.example
-    old = convolution_rules.Convolution(weight.example, bias, **options, trained=trained)
+    filters, bias = weight.example if computed is None else stored, None if bias is None else bias.example
+    old = convolution_rules.Convolution(filters, bias, **options, trained=trained, computed=computed)
     rule = convolution_rules.transposed if transposed else convolution_rules.convolution
-    return rule(call.w, weight.source.removesuffix(".weight"), old, value, call.example)
+    path = name.removesuffix(".weight") if computed is None else name.rpartition(".")[0] or call.w.free("conv")
+    return rule(call.w, path, old, value, call.example)
 
 
 def _interpolate(call: Call) -> TrackedValue:
@@ -344,7 +362,17 @@ def _expand(call: Call) -> TrackedValue:
     """What is multiplied or added next expands by itself."""
     if all(is_pointwise(user.target) and len(user.all_input_nodes) > 1 for user in call.node.users):
         return call.value
-    raise Refusal("it expands a tensor")
+    return axis_rules.expand(call.w, call.path, call.value, _wanted_axes(call), call.example)
+
+
+def _wanted_axes(call: Call) -> list[tuple[Axis, Any]]:
+    """What each axis of an expanded tensor shall hold, with its size in the new network, where these can be told."""
+    if call.name == "expand_as":
+        like = call.w.orientations_in_batch(call.option(1, "other"), call.path)
+        return [(axis, call.w.method("size", like.node, i)) for i, axis in enumerate(like.axes)]
+    sizes = call.args[1] if len(call.args) == 2 and isinstance(call.args[1], tuple | list) else call.args[1:]
+    found = [(v.axes[0], v.node) if isinstance(v, TrackedValue) and v.axes else ((), None) for v in sizes]
+    return [((Extra(n),), n) if isinstance(n, int) and n > 1 else each for each, n in zip(found, sizes, strict=True)]
 
 
 def _repeat(call: Call) -> TrackedValue:
@@ -368,7 +396,7 @@ def _glu(call: Call) -> TrackedValue:
 
 
 FUNCTION_RULES: dict[str | None, Callable[[Call], Any]] = {
-    **dict.fromkeys(("flatten", "reshape", "view", "unflatten", "view_as", "reshape_as"), _reshape),
+    **dict.fromkeys(RESHAPES, _reshape),
     **dict.fromkeys(("permute", "transpose", "movedim", "swapaxes", "swapdims", "t"), _permute),
     **dict.fromkeys(("split", "chunk", "tensor_split"), indexing_rules.split),
     **dict.fromkeys(("cat", "concat"), indexing_rules.cat),
@@ -383,6 +411,8 @@ FUNCTION_RULES: dict[str | None, Callable[[Call], Any]] = {
     "narrow": indexing_rules.narrow,
     "stack": indexing_rules.stack,
     "glu": _glu,
+    "matmul": reduction_rules.matmul,
+    "bmm": reduction_rules.matmul,
     "pad": _pad,
     "linear": _linear,
     "batch_norm": _norm(norm_rules.batch_norm, "running_mean", "running_var", "weight", "bias"),
