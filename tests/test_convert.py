@@ -282,9 +282,13 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 
 
 def ready(name: str) -> nn.Module:
+    return made(NETWORKS[name])
+
+
+def made(make: Callable[[], nn.Module]) -> nn.Module:
     """The network in float64, with statistics that are not those of a new one."""
     torch.manual_seed(0)
-    net = NETWORKS[name]()
+    net = make()
     net(torch.randn(2, 3, 16, 16))
     for module in net.modules():
         if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
@@ -306,7 +310,11 @@ def gap(a: Any, b: Any) -> float:
 @pytest.mark.parametrize("group", [qt.C4, qt.D4], ids=lambda g: g.name)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_converted_networks_are_exact_in_both_modes_and_out_again(name: str, group: qt.Group) -> None:
-    net, x = ready(name), torch.randn(2, 3, 16, 16, dtype=torch.float64)
+    check_exact(ready(name), group)
+
+
+def check_exact(net: nn.Module, group: qt.Group) -> None:
+    x = torch.randn(2, 3, 16, 16, dtype=torch.float64)
     converted = qt.convert(net, group, example=x)
     assert [t.shape for t in leaves(converted(x))] == [t.shape for t in leaves(net(x))]
     (images,) = images_like([x], dim=2)

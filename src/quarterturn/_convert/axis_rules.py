@@ -2,7 +2,7 @@
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,13 +13,19 @@ from quarterturn._convert.axes import Axis, Batch, Extra, Inside, Position, axis
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.helper_layers import SomeFeatures, SpaceToFeatures
 from quarterturn._convert.tracked_value import TrackedValue, result
-from quarterturn._convert.widths import Features, joined, repeated
+from quarterturn._convert.widths import Features, channels, joined, repeated
 from quarterturn.graph.refusal import Refusal
 from quarterturn.layers.each_orientation import EachOrientation
 
 
-def reshape(w: EquivariantWriter, path: str, value: TrackedValue, example: Tensor) -> TrackedValue:
-    """Another shape, which the example tells."""
+def reshape(
+    w: EquivariantWriter,
+    path: str,
+    value: TrackedValue,
+    example: Tensor,
+    known: Mapping[Position, Any] | None = None,
+) -> TrackedValue:
+    """Another shape, which the example tells; the sizes of some axes of maps may be `known` in the new network."""
     value = w.with_orientations(value, path)
     new = replace(value, example=example, axes=reshaped(value.axes, tuple(example.shape), w.group.order))
     if any({Inside, Features} <= {type(c) for c in axis} for axis in new.axes):
@@ -27,7 +33,7 @@ def reshape(w: EquivariantWriter, path: str, value: TrackedValue, example: Tenso
     if value.form != "in_batch" and new.has_each_axis_once():
         return new
     held = w.orientations_in_batch(value, path)
-    sizes = [_size(w, held, axis) for axis in new.axes]
+    sizes = [_size(w, held, axis, known or {}) for axis in new.axes]
     return result(held, w.method("reshape", held.node, sizes), example, axes=new.axes)
 
 
@@ -50,7 +56,7 @@ def _space_to_features(w: EquivariantWriter, path: str, value: TrackedValue, new
     return result(new, node, new.example, axes=(*new.axes[:at], (features,), *new.axes[at + 1 :]), form="maps")
 
 
-def _size(w: EquivariantWriter, held: TrackedValue, axis: Axis) -> Any:
+def _size(w: EquivariantWriter, held: TrackedValue, axis: Axis, known: Mapping[Position, Any]) -> Any:
     """The size of a new axis, as a number or computed from those of the tensor."""
     if axis in held.axes and axis:
         return w.method("size", held.node, held.axes.index(axis))
@@ -60,9 +66,12 @@ def _size(w: EquivariantWriter, held: TrackedValue, axis: Axis) -> Any:
             factor: Any = w.width(component)
         elif isinstance(component, Batch | Position):
             place = next((i for i, old in enumerate(held.axes) if old == (component,)), None)
-            if place is None:
+            if place is not None:
+                factor = w.method("size", held.node, place)
+            elif isinstance(component, Position) and component in known:
+                factor = known[component]
+            else:
                 raise Refusal("positions that were joined cannot be told apart here")
-            factor = w.method("size", held.node, place)
         else:
             factor = size_of(component)
         size = factor if isinstance(size, int) and size == 1 else w.function(operator.mul, size, factor)
@@ -116,6 +125,9 @@ def expand(
     for i, (axis, size) in enumerate(wanted):
         if example.shape[i] == value.shape[i]:
             continue
+        if not any(isinstance(c, Features | Position | Batch) for c in axis):  # an axis of the network's own making
+            size = example.shape[i]
+            axis = (channels(size) if any(isinstance(c, Features) for c in value.axes[i]) else Extra(size),)
         if len(axis) == 1 and isinstance(axis[0], Features):
             size = w.width(axis[0])
         if size is None or axis_size(axis) != example.shape[i]:

@@ -41,7 +41,7 @@ class Computed:
     def written_for(self, tensors: dict[str, Tensor], new: dict[str, Tensor]) -> fx.GraphModule:
         """The code for parameters of the new shapes, which it takes in the order of `filters` and `others`."""
         graph = fx.Graph()
-        places = {name: graph.placeholder(name.replace(".", "_")) for name in (self.filters, *self.others)}
+        places = {name: graph.placeholder(name.rpartition(".")[2]) for name in (self.filters, *self.others)}
         copies: dict[fx.Node, Any] = {}
         before: dict[fx.Node, Any] = {}
         after: dict[fx.Node, Any] = {}
@@ -111,6 +111,22 @@ def _axes_of(old: Tensor, new: Tensor, filters: Tensor, new_filters: Tensor) -> 
     return tuple(() if n == 1 else (Size(n, m),) for n, m in zip(old.shape, new.shape, strict=True))
 
 
+def _picked(axes: Axes, given: Any) -> Axes:
+    """The axes after Python's own indexing: one of an axis, or an axis more."""
+    rest = list(axes)
+    found: list[tuple[Size, ...]] = []
+    for item in given if isinstance(given, tuple) else (given,):
+        if item is None:
+            found.append(())
+        elif item == slice(None):
+            found.append(rest.pop(0))
+        elif isinstance(item, int):
+            rest.pop(0)
+        else:
+            raise Refusal(NOT_FOLLOWED)
+    return (*found, *rest)
+
+
 def _check(found: Any, axes: Axes) -> None:
     shape = tuple(math.prod(size.new for size in axis) for axis in axes)
     if any(tuple(t.shape) != shape for t in (found if isinstance(found, tuple) else (found,))):
@@ -144,9 +160,7 @@ def _followed(node: fx.Node, before: dict[fx.Node, Any], axes: dict[fx.Node, Axe
     if node.target is operator.getitem:
         if isinstance(before[node.all_input_nodes[0]], tuple):  # one of several results
             return whole
-        if not isinstance(node.args[1], int):
-            raise Refusal(NOT_FOLLOWED)
-        return whole[1:]
+        return _picked(whole, node.args[1])
     name = name_of(node.target)
     if name not in REDUCTIONS and node.target not in (torch.var_mean, torch.std_mean):
         return whole

@@ -20,7 +20,7 @@ from quarterturn._convert import (
     reduction_rules,
     spatial_rules,
 )
-from quarterturn._convert.axes import Axis, Blocks, Extra, Orientations, Position, Spread, broadcast
+from quarterturn._convert.axes import Axis, Blocks, Extra, Position, Spread, broadcast
 from quarterturn._convert.computed_filters import computed_filters
 from quarterturn._convert.equivariant_writer import EquivariantWriter, pointwise_layer
 from quarterturn._convert.function_calls import Call, asks_for_sizes, node_of, same_call
@@ -90,21 +90,34 @@ def _of_numbers(
     """What is made of sizes and parameters alone."""
     if asks_for_sizes(node):  # of a parameter
         return number(example)
+    constants = [v for v in values if v.kind == "constant"]
+    if constants and isinstance(example, Tensor | tuple):
+        source = values[0].source if len(values) == 1 and _is_view(values[0].example, example) else None
+        names = tuple(dict.fromkeys(name for v in constants for name in v.names))
+        constant = TrackedValue(
+            "constant", lambda: same_call(w, node, args, kwargs), example, source=source, names=names
+        )
+        return constant if isinstance(example, Tensor) else _results(w, constant)
     if any(v.kind == "number" and v.node is None for v in values):
         if isinstance(example, Tensor):
             raise Refusal("it makes a tensor from a number of features or examples")
         return number(example)
-    if isinstance(example, Tensor) and any(v.kind == "constant" for v in values):
-        source = values[0].source if len(values) == 1 and _is_view(values[0].example, example) else None
-        names = tuple(dict.fromkeys(name for v in values for name in v.names))
-        return TrackedValue("constant", lambda: same_call(w, node, args, kwargs), example, source=source, names=names)
     new = same_call(w, node, args, kwargs)
     return TrackedValue("constant", new, example) if isinstance(example, Tensor) else number(example, new)
 
 
-def _is_view(before: Any, after: Tensor) -> bool:
+def _results(w: EquivariantWriter, constant: TrackedValue) -> tuple[TrackedValue, ...]:
+    """The tensors of a function of constants that gives several."""
+
+    def one(i: int, item: Any) -> TrackedValue:
+        return replace(constant, node=lambda: w.function(operator.getitem, node_of(constant), i), example=item)
+
+    return tuple(one(i, item) for i, item in enumerate(constant.example))
+
+
+def _is_view(before: Any, after: Any) -> bool:
     """Whether a constant is another, in a shape with at most one axis that is longer than one."""
-    same = isinstance(before, Tensor) and before.numel() == after.numel()
+    same = isinstance(before, Tensor) and isinstance(after, Tensor) and before.numel() == after.numel()
     return same and sum(n > 1 for n in after.shape) <= 1
 
 
@@ -148,7 +161,6 @@ def _sizes(call: Call) -> Any:
         if len(axis) == 1 and isinstance(axis[0], Position) and value.form != "dense":
             place = 2 + axis[0].axis if value.form == "maps" else value.axes.index(axis)
             return replace(number(size, call.w.method("size", value.node, place)), axes=(axis,))
-        axis = tuple(Extra(c.size) if isinstance(c, Orientations) else c for c in axis)  # an axis like any other
         same = all(isinstance(c, Extra | Spread) for c in axis)  # numbers of features and examples differ there
         return replace(number(size, size if same else None), axes=(axis,))
 
@@ -335,7 +347,9 @@ def _pad(call: Call) -> TrackedValue:
 
 
 def _reshape(call: Call) -> TrackedValue:
-    return axis_rules.reshape(call.w, call.path, call.value, call.example)
+    numbers = [v for v in values_in([call.args[1:], call.kwargs]) if v.axes and v.node is not None]
+    sizes = {c: v.node for v in numbers for c in v.axes[0] if isinstance(c, Position)}
+    return axis_rules.reshape(call.w, call.path, call.value, call.example, sizes)
 
 
 def _permute(call: Call) -> TrackedValue:
@@ -371,8 +385,7 @@ def _wanted_axes(call: Call) -> list[tuple[Axis, Any]]:
         like = call.w.orientations_in_batch(call.option(1, "other"), call.path)
         return [(axis, call.w.method("size", like.node, i)) for i, axis in enumerate(like.axes)]
     sizes = call.args[1] if len(call.args) == 2 and isinstance(call.args[1], tuple | list) else call.args[1:]
-    found = [(v.axes[0], v.node) if isinstance(v, TrackedValue) and v.axes else ((), None) for v in sizes]
-    return [((Extra(n),), n) if isinstance(n, int) and n > 1 else each for each, n in zip(found, sizes, strict=True)]
+    return [(v.axes[0], v.node) if isinstance(v, TrackedValue) and v.axes else ((), v) for v in sizes]
 
 
 def _repeat(call: Call) -> TrackedValue:

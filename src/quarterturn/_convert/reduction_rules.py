@@ -82,20 +82,20 @@ def _options(call: Call) -> dict[str, Any]:
 
 def _over_some_positions(call: Call, value: TrackedValue, gone: set[int], keep: bool) -> Any:
     """The reduction of one axis of the maps, in each orientation's own frame."""
-    axes = [value.axes[i] for i in gone]
-    if len(axes) != 1 or len(axes[0]) != 1 or not isinstance(axes[0][0], Position):
+    held = [c for i in gone for c in value.axes[i] if not isinstance(c, Spread)]
+    if len(held) != 1 or not isinstance(held[0], Position):
         raise Refusal("it reduces some axes of positions together with others")
     options = _options(call) | ({"ord": call.option(1, "p", 2)} if call.name == "norm" and len(call.args) > 1 else {})
     function = {"max": "amax", "min": "amin"}.get(str(call.name), str(call.name))
     example = call.example[0] if isinstance(call.example, tuple) else call.example
-    found = over_one_axis(call.w, call.path, OverOneAxis(function, axes[0][0].axis, options), value, example, keep)
+    found = over_one_axis(call.w, call.path, OverOneAxis(function, held[0].axis, options), value, example, keep)
     return (found, number(None)) if isinstance(call.example, tuple) else found
 
 
 def over_one_axis(
     w: EquivariantWriter, path: str, layer: OverOneAxis, value: TrackedValue, example: Any, keep: bool
 ) -> TrackedValue:
-    """The maps after such a layer. What it has reduced stays beside the features, if the old network drops the axis."""
+    """The maps after such a layer. What it has reduced stays beside another axis, if the old network drops its own."""
     value = w.maps(value, path)
     node = w.helper(f"{path}.own_axis", lambda: EachOrientation(w.group, layer, w.rotate), value.node)
     gone = next(i for i, axis in enumerate(value.axes) if any(c in axis for c in _reduced(value, layer)))
@@ -108,7 +108,7 @@ def over_one_axis(
     elif keep:
         axes[gone] = (spread,)
     else:
-        at = next(i for i, axis in enumerate(axes) if value.features in axis)
+        at = next(i for i, axis in enumerate(axes) if i != gone and any(isinstance(c, Position) for c in axis))
         axes[at] = (*axes[at], spread)
         del axes[gone]
     return result(value, node, example, axes=tuple(axes), form="maps")

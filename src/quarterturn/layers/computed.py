@@ -1,7 +1,5 @@
 """Convolutions whose filters are computed from their parameters in every call, as weight standardisation does."""
 
-from collections.abc import Callable
-
 from torch import Tensor, nn
 
 from quarterturn.layers.convolution import DepthwiseConv, RollConv, SliceConv
@@ -13,7 +11,6 @@ class _Computed(nn.Module):
     A layer that turns its filters is equivariant whatever its filters are, so any computation keeps it so.
     """
 
-    compute: Callable[..., Tensor] | None = None
     others: tuple[str, ...] = ()
 
     def compute_from(self, compute: nn.Module, **others: Tensor) -> None:
@@ -23,16 +20,19 @@ class _Computed(nn.Module):
                 self.register_parameter(name, tensor)
             else:
                 self.register_buffer(name, tensor)
-        self.compute, self.others = compute, tuple(others)
+        self.add_module("compute", compute)
+        self.others = tuple(others)
 
     @property
     def weight(self) -> Tensor:
         stored = self._parameters.get("weight")
         if stored is None:
             raise AttributeError("weight")
-        if self.compute is None:
+        compute = self._modules.get("compute")
+        if compute is None:
             return stored
-        return self.compute(stored, *(getattr(self, name) for name in self.others))
+        filters: Tensor = compute(stored, *(getattr(self, name) for name in self.others))
+        return filters
 
 
 class ComputedSliceConv(_Computed, SliceConv):  # type: ignore[misc]
