@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from quarterturn.layers.convolution import DepthwiseConv, RollConv, SliceConv
+from quarterturn.parameter_cache import kept, may_be_kept
 
 
 class _Computed(nn.Module):
@@ -31,8 +32,12 @@ class _Computed(nn.Module):
         compute = self._modules.get("compute")
         if compute is None:
             return stored
-        filters: Tensor = compute(stored, *(getattr(self, name) for name in self.others))
-        return filters
+        others = [getattr(self, name) for name in self.others]
+        if not all(map(may_be_kept, (stored, *others))):
+            filters: Tensor = compute(stored, *others)
+            return filters
+        numbers = tuple(tuple(tensor.flatten().tolist()) for tensor in others)
+        return kept(stored, (compute, numbers), lambda: nn.Parameter(compute(stored, *others), requires_grad=False))
 
 
 class ComputedSliceConv(_Computed, SliceConv):  # type: ignore[misc]
