@@ -371,12 +371,12 @@ def test_signals_and_volumes() -> None:
 def test_all_that_is_not_known_is_listed_at_once() -> None:
     net = Code(lambda m, x: m.along(m.a(x).flatten(2)), a=conv(3, 8), along=nn.Conv1d(8, 8, 3, padding=1))
     with pytest.raises(qt.ConversionError) as caught:
-        qt.convert(net, qt.C4)
+        qt.convert(net, qt.C4, unknown="refuse")
     message = str(caught.value)
     assert "- along (Conv1d): a convolution over 1 axes does not go with C4" in message
     many = nn.Sequential(conv(3, 8), nn.Softmin(1), conv(8, 8), nn.AdaptiveMaxPool2d((4, 3)), nn.Unfold(3))
     with pytest.raises(qt.ConversionError) as caught:
-        qt.convert(many, qt.C4, example=torch.randn(2, 3, 16, 16))
+        qt.convert(many, qt.C4, example=torch.randn(2, 3, 16, 16), unknown="refuse")
     lines = str(caught.value).splitlines()
     assert any(line.startswith("- 1 (Softmin): this layer is not known") for line in lines)
     assert any(line.startswith("- 3 (AdaptiveMaxPool2d)") or "exchanges" in line for line in lines)
@@ -657,10 +657,15 @@ def test_until_must_be_used() -> None:
         qt.convert(net, qt.C4, until="b")
 
 
-def test_until_needs_room_for_the_orientations() -> None:
-    net = nn.Sequential(conv(3, 10), nn.ReLU(), conv(10, 4))
-    with pytest.raises(qt.ConversionError, match="10 channels cannot hold the 4 orientations"):
-        qt.convert(net, qt.C4, until="2")
+@pytest.mark.parametrize("keep", ["width", "parameters"])
+@pytest.mark.parametrize("rotate", ["maps", "filters"])
+def test_until_takes_channels_that_do_not_divide(rotate: Any, keep: Any) -> None:
+    net = nn.Sequential(conv(3, 10), nn.ReLU(), conv(10, 4)).double()
+    x = torch.randn(2, 3, 16, 16, dtype=torch.float64)
+    partly = qt.convert(net, qt.C4, rotate=rotate, keep=keep, until="2", example=x)
+    assert partly(x).shape == net(x).shape
+    assert torch.equal(partly.get_parameter("2.weight"), net[2].weight)
+    assert gap(qt.to_plain(partly, x)(x), partly(x)) < EXACT
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
@@ -753,8 +758,8 @@ def test_summary_shows_all_ways(capsys: pytest.CaptureFixture[str]) -> None:
     assert "(4.00x)" in rows["wrap"]
     with pytest.raises(qt.OptionError, match="channels and 2 sizes"):
         qt.summary(ready("residual"), qt.C4, (32, 32))
-    refused = nn.Sequential(conv(3, 8), nn.Unfold(3))
-    assert "(Unfold): this layer is not known" in qt.summary(refused, qt.C4, (3, 16, 16))
+    refused = Code(lambda m, x: m.a(x).mean(2), a=conv(3, 8))
+    assert "some of the axes" in qt.summary(refused, qt.C4, (3, 16, 16))
 
 
 # --- the checks themselves --------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 Its layers are made when all of the graph has been read, because only then is it known how many features each has.
 """
 
+import contextlib
 import functools
 import operator
 from collections.abc import Callable, Sequence
@@ -38,9 +39,10 @@ from quarterturn._convert.tracked_value import (
     with_features,
 )
 from quarterturn._convert.widths import Features, Widths, channels
+from quarterturn.errors import QuarterturnError
 from quarterturn.filters import Rotate
 from quarterturn.graph.in_place import copy_not_in_place
-from quarterturn.graph.refusal import Refusal
+from quarterturn.graph.refusal import Refusal, RefusedParts
 from quarterturn.graph.writing import copied, free_name, put_tensor
 from quarterturn.groups import Group
 from quarterturn.layers.operations import Pool, Slice
@@ -70,6 +72,8 @@ class EquivariantWriter:
     known: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # what a layer that is called again must agree with
     tables: dict[str, tuple[Features, str]] = field(default_factory=dict)  # features and new names, by old names
     notes: list[str] = field(default_factory=list)
+    plain: list[str] = field(default_factory=list)  # the paths of parts that run as they are, in every pathway
+    stacked_outputs: set[str] = field(default_factory=set)  # where the network returns orientations as channels
 
     def __post_init__(self) -> None:
         self.tied_names = names_of_tied(self.model)
@@ -118,7 +122,11 @@ class EquivariantWriter:
         """All layers made, all numbers put in."""
         root = nn.Module()
         for path, make in self.makers.items():
-            _put(root, path, make())
+            try:
+                layer = make()
+            except QuarterturnError as error:
+                raise RefusedParts(f"{path} cannot be built: {error}", {path: str(error)}, {}) from error
+            _put(root, path, layer)
         for path, make_tensor in self.constants.items():
             _put(root, path, make_tensor())
         for node in self.graph.nodes:
@@ -240,7 +248,6 @@ class EquivariantWriter:
 
     def pooled(self, value: TrackedValue, path: str) -> TrackedValue:
         """The value without orientations; its features become as many as the old network had channels."""
-        self.check_whole(value)
         features = value.features
         blocks = any(isinstance(c, Orientations) for c in value.components)
         if blocks:
@@ -251,19 +258,28 @@ class EquivariantWriter:
         node = self.helper(f"{path}.pool", lambda: Pool(self.group, self.pool, rotate=self.rotate), value.node)
         return self._without_orientations(value, node)
 
+    def stacked(self, value: TrackedValue, path: str, places: Callable[[], list[int]] | None = None) -> TrackedValue:
+        """The value with its orientations as channels, feature by feature: all of them, or those in some places."""
+        value = self.in_network_layout(self.without_blocks(value, path), path)
+
+        def make() -> ToChannels:
+            chosen = None if places is None else places()
+            whole = chosen == list(range(self.widths.of(value.features) * self.group.order))
+            return ToChannels(self.group, None if whole else chosen, self.rotate)
+
+        return self._without_orientations(value, self.helper(f"{path}.stack", make, value.node))
+
     def orientations_as_channels(self, value: TrackedValue, path: str) -> TrackedValue:
-        """The value with its orientations as channels of an ordinary tensor."""
-        self.check_whole(value)
+        """The value as an ordinary tensor of as many channels as before, each of them some orientation."""
         features = value.features
-        if features.channels % self.group.order:
-            raise Refusal(f"{features.channels} channels cannot hold the {self.group.order} orientations")
-        features.fixed(features.channels // self.group.order)
-        value = self.in_network_layout(value, path)
-        node = self.helper(f"{path}.stack", lambda: ToChannels(self.group, self.rotate), value.node)
-        return self._without_orientations(value, node)
+        if features.channels % self.group.order == 0:
+            with contextlib.suppress(Refusal):  # what is wider, or fixed by an input, has room for them too
+                features.fixed(features.channels // self.group.order)
+        return self.stacked(value, path, lambda: self.widths.places(features))
 
     def _without_orientations(self, value: TrackedValue, node: fx.Node) -> TrackedValue:
         """A tensor without orientations, with the axes of the old network."""
+        self.check_whole(value)
         held: list[Component] = [c for c in value.components if not isinstance(c, Orientations)]
         order = sorted(range(len(held)), key=lambda i: _rank(held[i]))
         if value.form == "maps" and not value.positions:

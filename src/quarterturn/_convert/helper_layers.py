@@ -129,15 +129,24 @@ class TurnedTable(nn.Module):
 
 
 class ToChannels(_Moving):
-    """Orientations as channels of an ordinary tensor, for what follows is not equivariant; stacked ones are so already.
+    """Orientations as channels of an ordinary tensor; stacked ones are so already. `places` chooses some of them.
 
     >>> from quarterturn import C4
     >>> ToChannels(C4)(torch.zeros(8, 3, 9, 9)).shape
     torch.Size([2, 12, 9, 9])
+    >>> ToChannels(C4, range(10))(torch.zeros(8, 3, 9, 9)).shape
+    torch.Size([2, 10, 9, 9])
     """
 
+    places: Tensor | None
+
+    def __init__(self, group: Group, places: Sequence[int] | None = None, rotate: Rotate = "maps") -> None:
+        super().__init__(group, rotate)
+        self.register_buffer("places", None if places is None else torch.tensor(list(places)), persistent=False)
+
     def forward(self, x: Tensor) -> Tensor:
-        return ops.stack(x, self.group) if self.rotate == "maps" else x
+        stacked = ops.stack(x, self.group) if self.rotate == "maps" else x
+        return stacked if self.places is None else stacked.index_select(1, self.places)
 
 
 class Crop(nn.Module):

@@ -1,24 +1,88 @@
-"""What `convert` did, as a table: what the network cost before and after, and what was rounded."""
+"""What `convert` did, as a table: what the network cost before and after, what was rounded and what is as it was."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from quarterturn.cost import Cost, aligned, short
+from torch import nn
+
+from quarterturn.cost import Cost, Ours, Work, aligned, short
 from quarterturn.groups import Group
 
 
 @dataclass(frozen=True)
+class KeptPart:
+    """A part that runs as it is in every pathway: why, and its multiply-adds for one example, in all pathways."""
+
+    path: str
+    layer: str
+    why: str
+    multiply_adds: int
+
+
+@dataclass(frozen=True)
 class Conversion:
-    """What `convert` did: the costs before and after, and what was rounded."""
+    """What `convert` did: the costs before and after, what was rounded, and which parts stayed plain.
+
+    `rolled_share` is the share of the old network's multiply-adds, between 0 and 1, that lie in layers which share
+    filters over orientations now (`SliceConv`, `RollConv`, `DepthwiseConv`, `RollConvTranspose`, `RollLinear`). The
+    rest are those of plain parts, of layers from `until` on, and of products that are no layers, such as attention.
+    """
 
     group: Group
     keep: str
     before: Cost
     after: Cost
     notes: tuple[str, ...]
+    plain: tuple[KeptPart, ...] = ()
+    rolled_share: float = 1.0
 
     def __str__(self) -> str:
         rows = {"as it was": self.before, f"converted, keep={self.keep!r}": self.after}
-        return "\n".join([table(self.group, rows), *(f"- {note}" for note in self.notes)])
+        lines = [table(self.group, rows)]
+        lines += [f"- layers that share filters had {100 * self.rolled_share:.0f} % of the old multiply-adds"]
+        for part in self.plain:
+            cost = f"{short(part.multiply_adds)} multiply-adds, {self.group.order} times its own"
+            lines += [f"- {part.path} ({part.layer}) runs as it is in every orientation, {cost}: {part.why}"]
+        return "\n".join([*lines, *(f"- {note}" for note in self.notes)])
+
+
+def rolled_share(old: nn.Module, work: Sequence[Work], new: nn.Module) -> float:
+    """The share of the old network's work in layers that are one of ours under the same name in the new network.
+
+    What a module's own code multiplies counts as one of ours where its parameter became a layer, as `block.filters`.
+    """
+    known = {path for path, _ in old.named_modules(remove_duplicate=False)}
+    ours = {path for path, module in new.named_modules(remove_duplicate=False) if isinstance(module, Ours)}
+    of_parameters = {path.rpartition(".")[0] for path in ours - known}
+    rolled = sum(w.multiply_adds for w in work if w.path in ours | of_parameters)
+    return rolled / (sum(w.multiply_adds for w in work) or 1.0)
+
+
+def kept_parts(
+    why: dict[str, str], modules: dict[str, nn.Module], work: Sequence[Work], batch: int, paths: Collection[str]
+) -> tuple[KeptPart, ...]:
+    """The plain parts, and what each of them costs in the new network."""
+    found = []
+    for path in dict.fromkeys(paths):
+        cost = sum(w.multiply_adds for w in work if f"{w.path}.".startswith(f"{path}.part."))
+        found.append(KeptPart(path, type(modules[path]).__name__, why.get(path, ""), round(cost / batch)))
+    return tuple(found)
+
+
+def wide_layers(old: nn.Module, new: nn.Module, outputs: int) -> list[str]:
+    """A note, if pooled outputs make layers of the inside as wide in every orientation as they were in all."""
+    modules = dict(old.named_modules(remove_duplicate=False))
+    wide = []
+    for path, layer in new.named_modules():
+        before = getattr(modules.get(path), "out_channels", getattr(modules.get(path), "out_features", 0))
+        if isinstance(layer, Ours) and before > 1 and layer.out_features == before:
+            wide.append(path)
+    if len(wide) <= outputs:
+        return []
+    return [
+        f"{len(wide)} layers, such as {wide[0]}, have all their channels in every orientation, because what they lead "
+        'to is pooled for an output: for a backbone use output="stacked"'
+    ]
 
 
 def table(group: Group, rows: dict[str, Cost]) -> str:

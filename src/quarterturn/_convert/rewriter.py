@@ -3,8 +3,8 @@
 import copy
 import inspect
 import operator
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, Literal
 
 from torch import Tensor, fx
 
@@ -14,6 +14,7 @@ from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.function_calls import node_of
 from quarterturn._convert.function_rules import value_of_call
 from quarterturn._convert.layer_rules import copied_layer, rule_for, softmax
+from quarterturn._convert.plain_parts import plain_part
 from quarterturn._convert.tracked_value import Form, TrackedValue, number, ordinary_tensor
 from quarterturn._convert.widths import channels
 from quarterturn.errors import ConversionError
@@ -25,13 +26,21 @@ from quarterturn.graph.refusal import Refusal
 from quarterturn.graph.rewrite import Failed
 
 UNKNOWN_LAYER = "this layer is not known"
+Output = Literal["pooled", "stacked"]
 
 
 class EquivariantRewriter:
     """Writes the equivariant network. Its values are `TrackedValue`; see `quarterturn.graph.rewrite`."""
 
-    def __init__(self, captured: Captured, writer: EquivariantWriter, until: str | None) -> None:
-        self.captured, self.writer = captured, writer
+    def __init__(
+        self,
+        captured: Captured,
+        writer: EquivariantWriter,
+        until: str | None,
+        plain: Collection[str] = (),
+        output: Output = "pooled",
+    ) -> None:
+        self.captured, self.writer, self.plain, self.output_kind = captured, writer, plain, output
         self.unchanged = frozenset(_nodes_from(captured, until))  # from `until` on
 
     def input(self, node: fx.Node) -> TrackedValue:
@@ -47,14 +56,23 @@ class EquivariantRewriter:
     def call(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         if node.target is operator.getitem and not isinstance(args[0], TrackedValue):  # from several values
             return args[0][args[1].example if isinstance(args[1], TrackedValue) else args[1]]
+        if node.target is getattr and not isinstance(args[0], TrackedValue):
+            return getattr(args[0], args[1])
         if node in self.unchanged:
             return self.unchanged_call(node, args, kwargs)
         refuse_changed_views(node, self.captured.modules)
         example = self.captured.example(node)
+        if node.op == "call_module" and self.is_plain(node):
+            return plain_part(self.writer, self.captured, node, args, kwargs)
         if node.op == "call_module":
             return self.layer(node, args, kwargs, example)
         path = f"{self.captured.owners.get(node, '')}.{node.name}".strip(".")
         return value_of_call(self.writer, node, path, args, kwargs, example, _ends(node))
+
+    def is_plain(self, node: fx.Node) -> bool:
+        """Whether the node calls a module that is not followed."""
+        module = self.captured.modules.get(str(node.target))
+        return any(module is self.captured.modules[path] for path in self.plain)
 
     def layer(self, node: fx.Node, args: Any, kwargs: Any, example: Any) -> TrackedValue:
         if len(args) != 1 or kwargs or not isinstance(args[0], TrackedValue):
@@ -87,8 +105,13 @@ class EquivariantRewriter:
         return _unoriented(self.captured.example(node), new)
 
     def output(self, node: fx.Node, result: Any) -> None:
-        def found(_: str, value: TrackedValue) -> Any:
-            return self.writer.pooled(value, "output").node if value.kind == "oriented" else node_of(value)
+        def found(path: str, value: TrackedValue) -> Any:
+            if value.kind != "oriented":
+                return node_of(value)
+            if self.output_kind == "pooled":
+                return self.writer.pooled(value, "output").node
+            self.writer.stacked_outputs.add(path)
+            return self.writer.stacked(value, "output").node
 
         self.writer.graph.output(trees.mapped(result, TrackedValue, found))
 
@@ -103,7 +126,7 @@ class EquivariantRewriter:
         return TrackedValue("oriented", new, example, maps_of(example, channels(example.shape[1])), form)
 
     def refused_anyway(self, node: fx.Node) -> str | None:
-        if node.op != "call_module" or node in self.unchanged:
+        if node.op != "call_module" or node in self.unchanged or self.is_plain(node):
             return None
         return None if rule_for(self.captured.modules[str(node.target)]) else UNKNOWN_LAYER
 
