@@ -759,7 +759,7 @@ def test_summary_shows_all_ways(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(qt.OptionError, match="channels and 2 sizes"):
         qt.summary(ready("residual"), qt.C4, (32, 32))
     refused = Code(lambda m, x: m.a(x).mean(2), a=conv(3, 8))
-    assert "some of the axes" in qt.summary(refused, qt.C4, (3, 16, 16))
+    assert "one axis of positions" in qt.summary(refused, qt.C4, (3, 16, 16))
 
 
 # --- the checks themselves --------------------------------------------------------------------------------------------

@@ -146,6 +146,26 @@ def filter_response(m: Any, x: Tensor) -> Tensor:
     return torch.maximum(x, m.threshold.weight.view(1, -1, 1, 1))
 
 
+class Frozen(nn.Module):
+    """A batch norm with fixed statistics, written out: numbers for each channel that are computed from others."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            self.register_buffer(name, torch.rand(width) + 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias = self.weight.reshape(1, -1, 1, 1), self.bias.reshape(1, -1, 1, 1)
+        scale = weight * (self.running_var.reshape(1, -1, 1, 1) + 1e-5).rsqrt()
+        return x * scale + (bias - self.running_mean.reshape(1, -1, 1, 1) * scale)
+
+
+def bounded(m: Any, x: Tensor) -> Tensor:
+    """A parameter for each channel that is computed, brought to the shape of the maps, and compared with them."""
+    least = m.norm.weight.exp().add(0.1).sqrt_().view(1, -1, 1, 1).expand_as(x)
+    return x / least.max(x.square().mean((2, 3), keepdim=True).expand(x.shape))
+
+
 # --- positions and features -------------------------------------------------------------------------------------------
 
 
@@ -181,6 +201,21 @@ class Blur(nn.Module):
         return F.conv2d(x, self.filters, stride=self.stride, groups=self.channels)
 
 
+class CoordinateAttention(nn.Module):
+    """Means of rows and of columns in one tensor, as it is mostly written: each orientation sees its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.columns = nn.AdaptiveAvgPool2d((None, 1)), nn.AdaptiveAvgPool2d((1, None))
+        self.a, self.b, self.c = conv(16, 8, 1), conv(8, 16, 1), conv(8, 16, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, _, h, w = x.size()
+        y = F.hardswish(self.a(torch.cat([self.rows(x), self.columns(x).permute(0, 1, 3, 2)], dim=2)))
+        rows, columns = torch.split(y, [h, w], dim=2)
+        return x * self.b(rows).sigmoid() * self.c(columns.permute(0, 1, 3, 2)).sigmoid()
+
+
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "standardised": lambda: nn.Sequential(
         Standardised(3, 16, 3, padding=1), nn.ReLU(), Standardised(16, 24, 3, stride=2, groups=4), conv(24, 4)
@@ -209,6 +244,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
         b=nn.Conv2d(16, 16, (1, 3), padding=(0, 1)),
     ),
     "coordinate sums": lambda: block(coordinate_sums, a=nn.Linear(16, 8), b=nn.Linear(8, 16), c=nn.Linear(8, 16)),
+    "coordinate attention": lambda: after(conv(16, 16), CoordinateAttention(), conv(16, 16)),
     "one axis after the other": lambda: block(one_axis_after_the_other, a=conv(16, 16, 1)),
     "global context": lambda: block(
         global_context, a=conv(16, 1, 1), b=nn.Sequential(conv(16, 6, 1), nn.ReLU(), conv(6, 16, 1))
@@ -222,6 +258,8 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "filter response": lambda: block(
         filter_response, affine=nn.BatchNorm2d(16), threshold=nn.BatchNorm2d(16, affine=True)
     ),
+    "frozen norm": lambda: after(Frozen(16), nn.ReLU(), Frozen(16)),
+    "bounded by parameters": lambda: block(bounded, norm=nn.BatchNorm2d(16)),
     "blocks of the input": lambda: Code(lambda m, x: m.a(blocks_first(x, 2)), a=conv(12, 8)),
     "blocks first": lambda: block(lambda m, x: m.a(blocks_first(x, 4)), a=conv(256, 16)),
     "blocks last": lambda: block(lambda m, x: m.a(blocks_last(x, 2)), a=conv(64, 16)),
@@ -304,6 +342,36 @@ def test_projected_filters_are_those_of_a_network_that_was_equivariant() -> None
 
 
 @pytest.mark.parametrize(
+    "used",
+    [
+        lambda p, x: x * p.abs().view(1, -1, 1, 1),
+        lambda p, x: x * (p * p + 1).view(-1, 1, 1),
+        lambda p, x: x / p.exp().view(1, -1, 1, 1).expand_as(x),
+        lambda p, x: x + p.view(1, 8, 1, 1).sigmoid().expand(*x.shape),
+    ],
+)
+def test_what_is_computed_from_a_parameter_is_computed(used: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """A filter that passes its input on leaves what the parameter does: the same numbers come out as before."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.p = nn.Conv2d(8, 8, 1, bias=False), nn.Parameter(torch.randn(2).repeat_interleave(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return used(self.p, self.a(x))
+
+    net, x = Net().double().eval(), torch.randn(2, 8, 16, 16, dtype=torch.float64)
+    nn.init.dirac_(net.a.weight)
+    converted = qt.convert(net, qt.C4, init="pretrained", output="stacked", example=x).eval()
+    with torch.no_grad():
+        converted.get_submodule("a").weight.fill_(1.0)
+        stacked = converted(x)
+        sums = x.sum(1, keepdim=True).expand(-1, 8, -1, -1)
+        assert gap(stacked, used(net.p, sums)) < EXACT
+
+
+@pytest.mark.parametrize(
     ("forward", "why"),
     [
         (lambda m, x: m.a(x).mean(3), "reduces one axis of positions"),
@@ -331,4 +399,4 @@ def test_what_is_no_such_part_is_refused(forward: Callable[..., Any], why: str) 
     net.register_buffer("table", torch.randn(1, 3, 3, 3))
     net.register_parameter("square", nn.Parameter(torch.randn(256, 256)))
     with pytest.raises(qt.ConversionError, match=why):
-        qt.convert(net, qt.C4, example=torch.randn(2, 3, 16, 16))
+        qt.convert(net, qt.C4, example=torch.randn(2, 3, 16, 16), unknown="refuse")

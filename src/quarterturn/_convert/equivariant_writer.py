@@ -300,6 +300,8 @@ class EquivariantWriter:
         """A parameter of the old network that has a number for each channel of the value; shaped for its layout."""
         path, tensor = constant.source, constant.example
         features = value.features
+        if path is None and constant.computed is not None and tensor.numel() == features.channels:
+            return constant.computed(lambda v: self._computed_of(v, value))
         if path is None or tensor.numel() != features.channels:
             raise Refusal(f"it computes numbers for each channel from {named(constant)}, which is not known")
         positions = self.group.dim if value.form == "maps" else 0
@@ -314,6 +316,14 @@ class EquivariantWriter:
             return FeatureParameter(self.group, values, positions, self.rotate, trained)
 
         return self.layer(name, make)
+
+    def _computed_of(self, term: TrackedValue, value: TrackedValue) -> Any:
+        """What a parameter for each channel is computed from: others of its kind, and what is one number."""
+        if term.kind == "constant" and term.example.numel() > 1:
+            return self.feature_parameter(term, value)
+        if term.node is None:
+            raise Refusal("it computes numbers for each channel from a number of features or examples")
+        return term.node() if callable(term.node) else term.node
 
 
 def _rank(component: Component) -> tuple[int, int]:

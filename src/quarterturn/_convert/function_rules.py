@@ -33,6 +33,20 @@ from quarterturn.graph.torch_functions import AS_LAYERS, REDUCTIONS, RESHAPES, n
 
 TRANSPOSED: tuple[Any, ...] = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 CONVOLUTIONS: tuple[Any, ...] = (F.conv1d, F.conv2d, F.conv3d, *TRANSPOSED)
+# What they make of a parameter is the same numbers, in another shape perhaps.
+VIEWS = {
+    *RESHAPES,
+    "getitem",
+    "unsqueeze",
+    "squeeze",
+    "permute",
+    "transpose",
+    "contiguous",
+    "clone",
+    "detach",
+    "to",
+    "float",
+}
 RESAMPLING = ("antialias", "recompute_scale_factor")  # of F.interpolate
 # They look at every position by itself, so ordinary maps may go through them before they are sliced.
 BY_POSITION = {"cat", "concat", "getitem", "split", "chunk", "softmax", "log_softmax", "narrow", "normalize"}
@@ -55,6 +69,8 @@ def value_of_call(
         return _on_ordinary_tensors(w, node, args, kwargs, example)
     first = next(v for v in tensors if v.kind != "constant")
     call = Call(w, node, path, args, kwargs, first, example, ends)
+    if args and isinstance(args[0], TrackedValue) and args[0].kind == "constant" and not is_pointwise(node.target):
+        return _of_constant(call, args[0], tensors)
     if asks_for_sizes(node):
         return _sizes(call)
     if call.name == "dropout":
@@ -92,11 +108,14 @@ def _of_numbers(
         return number(example)
     constants = [v for v in values if v.kind == "constant"]
     if constants and isinstance(example, Tensor | tuple):
-        source = values[0].source if len(values) == 1 and _is_view(values[0].example, example) else None
         names = tuple(dict.fromkeys(name for v in constants for name in v.names))
-        constant = TrackedValue(
-            "constant", lambda: same_call(w, node, args, kwargs), example, source=source, names=names
-        )
+        constant = TrackedValue("constant", lambda: same_call(w, node, args, kwargs), example, names=names)
+        if len(constants) == 1 and name_of(node.target) in VIEWS and _is_view(constants[0].example, example):
+            return replace(constant, source=constants[0].source, computed=constants[0].computed)
+        if is_pointwise(node.target):
+            return replace(constant, computed=lambda find: same_call(w, node, args, kwargs, find))
+        if name_of(node.target) == "expand" and _expands_by_itself(node):
+            return constants[0]
         return constant if isinstance(example, Tensor) else _results(w, constant)
     if any(v.kind == "number" and v.node is None for v in values):
         if isinstance(example, Tensor):
@@ -151,6 +170,15 @@ def _on_ordinary_tensors(w: EquivariantWriter, node: fx.Node, args: Any, kwargs:
 
 
 # --- tensors with orientations ----------------------------------------------------------------------------------------
+
+
+def _of_constant(call: Call, constant: TrackedValue, tensors: list[TrackedValue]) -> TrackedValue:
+    """A constant that is brought to the shape of another tensor, or meets it."""
+    if call.name in ("max", "min"):
+        return _pointwise(call, tensors)
+    if call.name == "expand_as" and _expands_by_itself(call.node):
+        return constant
+    raise Refusal(f"it uses {named(constant)} in a way that is not known")
 
 
 def _sizes(call: Call) -> Any:
@@ -374,9 +402,18 @@ def _squeeze(call: Call) -> TrackedValue:
 
 def _expand(call: Call) -> TrackedValue:
     """What is multiplied or added next expands by itself."""
-    if all(is_pointwise(user.target) and len(user.all_input_nodes) > 1 for user in call.node.users):
+    if _expands_by_itself(call.node):
         return call.value
     return axis_rules.expand(call.w, call.path, call.value, _wanted_axes(call), call.example)
+
+
+def _expands_by_itself(node: fx.Node) -> bool:
+    """Whether it goes only to functions that bring it together with other tensors, number by number."""
+
+    def meets_others(user: fx.Node) -> bool:
+        return is_pointwise(user.target) or name_of(user.target) in ("max", "min")
+
+    return all(meets_others(user) and len(user.all_input_nodes) > 1 for user in node.users)
 
 
 def _wanted_axes(call: Call) -> list[tuple[Axis, Any]]:

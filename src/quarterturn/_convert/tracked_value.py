@@ -4,6 +4,7 @@ A tensor is tracked under its *old* axes. The new one mostly stays as maps, feat
 with its axes: permuting, flattening and reshaping back cancel out, and nothing is moved.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -33,6 +34,7 @@ class TrackedValue:
     form: Form = "maps"
     source: str | None = None  # of a constant that is a parameter or buffer as it is, perhaps in another shape
     names: tuple[str, ...] = ()  # the parameters and buffers that a constant is made of
+    computed: Callable[[Callable[["TrackedValue"], Any]], Any] | None = None  # writes a constant of others, by number
 
     @property
     def shape(self) -> tuple[int, ...]:

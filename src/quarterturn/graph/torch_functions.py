@@ -26,7 +26,13 @@ NAMES: dict[Any, str] = {
 NOT_IN_PLACE: dict[Any, Any] = {
     operator.iadd: operator.add, operator.isub: operator.sub, operator.imul: operator.mul,
     operator.itruediv: operator.truediv, F.relu_: F.relu, F.elu_: F.elu, F.leaky_relu_: F.leaky_relu,
-    **{f"{name}_": name for name in ("relu", "sigmoid", "tanh", "add", "sub", "mul", "div", "clamp", "square")},
+    **{
+        f"{name}_": name
+        for name in (
+            "relu", "sigmoid", "tanh", "add", "sub", "mul", "div", "clamp", "square", "sqrt", "rsqrt", "exp", "log",
+            "abs", "neg", "pow", "reciprocal", "clamp_min", "clamp_max",
+        )
+    },
 }  # fmt: skip
 # Functions that are a layer without parameters: the layer's own rule serves.
 AS_LAYERS: dict[Callable[..., Any], Callable[..., nn.Module]] = {
