@@ -211,6 +211,22 @@ def test_to_torchs_export() -> None:
     assert gap(plain(wide), converted(wide)) < EXACT
 
 
+@pytest.mark.parametrize("free", ["batch", "sizes"])
+def test_to_onnx(tmp_path: Any, free: Any) -> None:
+    part = Part(lambda m, x: m.a(x).cumsum(3) * 0.1, a=layer())
+    net, x = ready(nn.Sequential(nn.Conv2d(3, WIDTH, 3), part, nn.Conv2d(WIDTH, 4, 3)))
+    converted = qt.convert(net.float(), qt.C4, example=x.float())
+    qt.export(converted, x.float(), tmp_path / "net.onnx", free=free)  # compares the file with the network
+    assert (tmp_path / "net.onnx").exists()
+
+
+def test_to_another_device() -> None:
+    """Also what is no parameter goes along."""
+    net, x = ready(Around(PARTS["cumulative sum"]()))
+    converted = qt.convert(net, qt.C4, example=x).to("meta")
+    assert converted(x.to("meta")).shape == (2, 5)
+
+
 # --- what goes in and out ---------------------------------------------------------------------------------------------
 
 
@@ -424,6 +440,15 @@ def test_parts_that_mix_examples_are_refused_by_name(mix: Callable[..., Tensor])
         qt.convert(net, qt.C4, example=x[:1])
 
 
+def test_parts_that_change_their_input_for_others_are_refused() -> None:
+    part = Part(lambda m, x: m.a(x.relu_()).cumsum(2), a=layer())
+    net, x = ready(Around(part, lambda m, x: m.middle(x - 0.5)))
+    check(net, qt.C4, x)
+    net, x = ready(Around(part, lambda m, x: (y := x - 0.5) + m.middle(y)))
+    with pytest.raises(qt.ConversionError, match=r"middle changes its input in place.*wrap\(\)"):
+        qt.convert(net, qt.C4, example=x)
+
+
 def test_shapes_that_depend_on_values_are_refused() -> None:
     part = Part(lambda m, x: x[x > 0].reshape(1, -1)[:, :36].reshape(1, 1, 6, 6).expand(2, WIDTH, 6, 6))
     net, x = ready(Around(part, lambda m, x: m.middle(x)))
@@ -459,7 +484,7 @@ def test_the_report_says_what_is_plain_why_and_what_it_costs() -> None:
     others = 144 * WIDTH * 3 * 9 + 25 * 10 * WIDTH * 9 + 10 * 5
     assert found.rolled_share == pytest.approx(others / (others + own))
     assert f"{round(100 * found.rolled_share)} %" in str(found)
-    assert "middle (Part) runs as it is" in str(found)
+    assert "plain, in every orientation: middle (Part)" in str(found)
 
 
 def test_the_rolled_share_counts_layers_that_share_filters_alone() -> None:

@@ -219,10 +219,10 @@ def _compared(
 
 
 def _permuted(path: str, a: Tensor, b: Tensor, group: Group, h: int) -> _Difference:
-    """How far b is from a, turned and with its orientations permuted, whichever axis has the features."""
-    laws = [t for law, t in _laws(a, group, h, len(a), ("scalar",)) if law == "orientations permuted"]
-    found = [_difference(path, t, b) for t in laws]
-    return min(found, key=lambda one: _rank(one.relative), default=_Difference(path, math.inf, 1.0))
+    """How far b is from a, turned and with its orientations permuted."""
+    laws = dict(reversed(list(_laws(a, group, h, len(a), ("scalar",)))))  # of two, that of features first
+    expected = laws.get("orientations permuted")
+    return _Difference(path, math.inf, 1.0) if expected is None else _difference(path, expected, b)
 
 
 def _run(model: Callable[..., Any], inputs: Iterable[Tensor]) -> Any:

@@ -16,14 +16,15 @@ import torch
 from torch import Tensor, fx, nn
 
 from quarterturn import trees
+from quarterturn._convert.axes import Axis, Position
 from quarterturn._convert.carried_over import carry_over, old_path
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.example_input import example_inputs
 from quarterturn._convert.initial_weights import Init
 from quarterturn._convert.layer_rules import is_dropout
-from quarterturn._convert.plain_parts import check_examples_are_apart
+from quarterturn._convert.plain_parts import check_examples_are_apart, layout_of
 from quarterturn._convert.plain_search import PlainSearch
-from quarterturn._convert.report import Conversion, kept_parts, rolled_share, wide_layers
+from quarterturn._convert.report import Conversion, kept_parts, rolled_share
 from quarterturn._convert.rewriter import EquivariantRewriter, Output
 from quarterturn._convert.widths import Keep, Widths
 from quarterturn.check import error_of_answers, in_eval_mode
@@ -38,6 +39,7 @@ from quarterturn.graph.refusal import RefusedParts
 from quarterturn.graph.rewrite import rewrite
 from quarterturn.graph.verify import error_beyond_rounding
 from quarterturn.groups import Group
+from quarterturn.layers.plain_part import as_maps
 from quarterturn.ops import PoolFunction, pool_function
 
 logger = logging.getLogger(__name__)
@@ -118,13 +120,13 @@ def convert(
                 )
                 converted = _finished(writer)
                 writer.notes += carry_over(model, converted, writer.plain)
-                _check_shapes(converted, inputs, captured, writer)
+                _check_shapes(converted, inputs, captured, writer, may_round=output == "stacked")
                 break
             except RefusedParts as error:
                 search.add(error)
         _check_that_something_rolls(converted, writer, search)
         if until is None and all(x.dim() == 2 + group.dim for x in inputs):
-            _verify(converted, group, inputs, writer.stacked_outputs)
+            _verify(converted, group, inputs, writer.outputs, stacked=output == "stacked")
         converted.meta["conversion"] = _report(model, converted, writer, search, captured, inputs)
         logger.info("converted to %s:\n%s", group.name, converted.conversion)
         return converted
@@ -162,11 +164,11 @@ def _with_method(model: nn.Module, method: str) -> nn.Module:
     """The network with another method as its forward; its layers are the same."""
     if method == "forward":
         return model
-    if not callable(getattr(model, method, None)):
-        names = [name for name in dir(type(model)) if name.startswith("forward")]
-        raise not_known("method", method, names)
-    twin = copy.copy(model)
     kind = type(model)
+    if not callable(getattr(kind, method, None)):
+        raise not_known("method", method, [name for name in dir(kind) if name.startswith("forward")])
+    twin = copy.copy(model)
+    vars(twin).pop("forward", None)
     twin.__class__ = type(kind.__name__, (kind,), {"forward": getattr(kind, method), "__module__": kind.__module__})
     return twin
 
@@ -218,7 +220,11 @@ def _finished(writer: EquivariantWriter) -> Converted:
 
 
 def _check_shapes(
-    converted: nn.Module, examples: Sequence[Tensor], captured: Captured, writer: EquivariantWriter
+    converted: nn.Module,
+    examples: Sequence[Tensor],
+    captured: Captured,
+    writer: EquivariantWriter,
+    may_round: bool,
 ) -> None:
     """The network takes the example, and gives shapes as before; orientations as channels may be rounded up."""
     old = outputs_read(captured)
@@ -247,8 +253,7 @@ def _check_shapes(
     before, after = (trees.leaves(tree, Tensor) for tree in (old, new))
     same = [path for path, _ in before] == [path for path, _ in after]
     if not same or not all(
-        a.shape == b.shape or (path in writer.stacked_outputs and _differ_in_one(a, b))
-        for (path, a), (_, b) in zip(before, after, strict=True)
+        a.shape == b.shape or (may_round and _differ_in_one(a, b)) for (_, a), (_, b) in zip(before, after, strict=True)
     ):
         shapes = ([tuple(t.shape) for _, t in found] for found in (after, before))
         raise ConversionError(
@@ -281,20 +286,28 @@ def _report(
     before, after = (total(net, work, batch) for net, work in zip((model, converted), works, strict=True))
     left_out = layers_of_training(captured, inputs)
     notes = [*writer.notes, *([f"left out, because only training uses them: {left_out}"] if left_out else [])]
-    notes += wide_layers(model, converted, len(trees.leaves(outputs_read(captured), Tensor)))
+    notes += writer.notes_on_wide_layers()
     kept = kept_parts(search.parts, captured.modules, works[1], batch, writer.plain)
     share = rolled_share(model, works[0], converted)
     return Conversion(writer.group, writer.widths.keep, before, after, tuple(dict.fromkeys(notes)), kept, share)
 
 
-def _verify(converted: nn.Module, group: Group, examples: Sequence[Tensor], stacked: set[str]) -> None:
+def _verify(
+    converted: nn.Module, group: Group, examples: Sequence[Tensor], outputs: dict[str, tuple[Axis, ...]], stacked: bool
+) -> None:
     """Turned inputs give what they must: the proof, on the example."""
     trial, images = _to_be_tried(converted, group, examples)
 
     def error_in(dtype: torch.dtype) -> float:
         own = dtype == images[0].dtype
         net = trial if own else copy.deepcopy(trial).to(dtype)
-        return error_of_answers(net, group, tuple(x if own else x.to(dtype) for x in images), stacked)
+
+        def run(*inputs: Tensor) -> Any:
+            with in_eval_mode(net):
+                return trees.mapped(net(*inputs), Tensor, lambda path, t: _as_checked(t, outputs.get(path), group.dim))
+
+        inputs = tuple(x if own else x.to(dtype) for x in images)
+        return error_of_answers(run, group, inputs, outputs if stacked else ())
 
     found = error_beyond_rounding(error_in, images[0].dtype)
     if found is not None:
@@ -302,6 +315,17 @@ def _verify(converted: nn.Module, group: Group, examples: Sequence[Tensor], stac
             f"the converted network is not equivariant: turned inputs give an error of {found:.3g} of the difference "
             "between two answers; a fault of quarterturn, please report it, and wrap() the network instead"
         )
+
+
+def _as_checked(t: Tensor, axes: tuple[Axis, ...] | None, dim: int) -> Tensor:
+    """An output as the checker takes it, features first, whatever axes the old network gave it."""
+    if axes is None:
+        return t
+    sizes = {c.axis: c.size for axis in axes for c in axis if isinstance(c, Position)}
+    joined = next((i for i, axis in enumerate(axes) if len(axis) > 1), None)
+    if joined is not None and len(set(sizes.values())) > 1:  # turning exchanges the sides, which are not seen here
+        return t.sum(joined)
+    return as_maps(t, layout_of(axes), [sizes.get(i, 1) for i in range(dim)], dim)
 
 
 def _to_be_tried(

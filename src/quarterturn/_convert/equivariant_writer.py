@@ -73,7 +73,8 @@ class EquivariantWriter:
     tables: dict[str, tuple[Features, str]] = field(default_factory=dict)  # features and new names, by old names
     notes: list[str] = field(default_factory=list)
     plain: list[str] = field(default_factory=list)  # the paths of parts that run as they are, in every pathway
-    stacked_outputs: set[str] = field(default_factory=set)  # where the network returns orientations as channels
+    pooled_features: list[Features] = field(default_factory=list)
+    outputs: dict[str, tuple[Axis, ...]] = field(default_factory=dict)  # the axes of what had orientations, by paths
 
     def __post_init__(self) -> None:
         self.tied_names = names_of_tied(self.model)
@@ -125,7 +126,8 @@ class EquivariantWriter:
             try:
                 layer = make()
             except QuarterturnError as error:
-                raise RefusedParts(f"{path} cannot be built: {error}", {path: str(error)}, {}) from error
+                why = f"{path} cannot be built: {error}"
+                raise RefusedParts(f"{why}; wrap() takes every network", {path: why}, {}) from error
             _put(root, path, layer)
         for path, make_tensor in self.constants.items():
             _put(root, path, make_tensor())
@@ -254,6 +256,7 @@ class EquivariantWriter:
             features.fixed(features.channels // self.group.order)
         else:
             features.fixed(features.channels, shared=True)
+            self.pooled_features.append(features)
         value = self.in_network_layout(value, path)
         node = self.helper(f"{path}.pool", lambda: Pool(self.group, self.pool, rotate=self.rotate), value.node)
         return self._without_orientations(value, node)
@@ -265,7 +268,7 @@ class EquivariantWriter:
         def make() -> ToChannels:
             chosen = None if places is None else places()
             whole = chosen == list(range(self.widths.of(value.features) * self.group.order))
-            return ToChannels(self.group, None if whole else chosen, self.rotate)
+            return ToChannels(self.group, None if whole else chosen, self.rotate).to(value.example.device)
 
         return self._without_orientations(value, self.helper(f"{path}.stack", make, value.node))
 
@@ -293,6 +296,19 @@ class EquivariantWriter:
             elif len(axis) > 1:
                 node = self.method("flatten", node, place, place + len(axis) - 1)
         return ordinary_tensor(value.example, node)
+
+    def notes_on_wide_layers(self) -> list[str]:
+        """A note, if layers see what is pooled as well: all channels in every orientation."""
+        pooled = {segment.piece for features in self.pooled_features for segment in features.segments}
+        seen = {path: known[0] for path, known in self.known.items() if known and isinstance(known[0], Features)}
+        wide = [path for path, features in seen.items() if any(s.piece in pooled for s in features.segments)]
+        if not wide:
+            return []
+        several = f"{len(wide)} layers, such as {wide[0]}, see" if len(wide) > 1 else f"{wide[0]} sees"
+        return [
+            f"{several} all channels in every orientation, because these are pooled for an output as well: for a "
+            'backbone use output="stacked"'
+        ]
 
     # --- parameters ---------------------------------------------------------------------------------------------------
 

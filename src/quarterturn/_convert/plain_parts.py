@@ -18,7 +18,8 @@ from quarterturn._convert.widths import Features, channels, make_equal
 from quarterturn.check import TOLERANCES, in_eval_mode, largest_difference
 from quarterturn.errors import ConversionError
 from quarterturn.graph.capture import Captured, first_line
-from quarterturn.graph.refusal import Refusal
+from quarterturn.graph.in_place import nodes_after
+from quarterturn.graph.refusal import Refusal, RefusedParts
 from quarterturn.groups import Group
 from quarterturn.layers.plain_part import Given, Input, Layout, Place, PlainPart, Seen
 
@@ -42,7 +43,7 @@ def plain_part(w: EquivariantWriter, captured: Captured, node: fx.Node, args: An
 
     def place(_: str, value: TrackedValue) -> Any:
         if value.kind == "number" and not isinstance(value.node, fx.Node):
-            return _number(value, captured)
+            return number_as_before(value, captured)
         held = _held(w, path, value)
         given.append((held, node_of(held)))
         return Place(len(given) - 1)
@@ -62,14 +63,15 @@ def plain_part(w: EquivariantWriter, captured: Captured, node: fx.Node, args: An
         outputs = [
             Given(
                 _given(w.widths.sources(m.features), m.features.channels),
-                _layout(m.axes),
+                layout_of(m.axes),
                 m.like,
                 m.step,
                 _way(example, name),
             )
             for m, (name, _) in zip(made, leaves, strict=True)
         ]
-        return PlainPart(w.group, copy.deepcopy(module), 0, seen, outputs, arguments, w.rotate)
+        part = PlainPart(w.group, copy.deepcopy(module), 0, seen, outputs, arguments, w.rotate)
+        return part.to(leaves[0][1].device)
 
     new = w.layer(path, make, *nodes)
     w.plain.append(path)
@@ -89,13 +91,13 @@ def plain_part(w: EquivariantWriter, captured: Captured, node: fx.Node, args: An
 # --- inputs -----------------------------------------------------------------------------------------------------------
 
 
-def _number(value: TrackedValue, captured: Captured) -> Any:
-    """A number that the network's code computed: the part has as many channels as before, but not as many examples."""
+def number_as_before(value: TrackedValue, captured: Captured) -> Any:
+    """A number that the network's code computed, for code that has as many channels as before: not one of examples."""
     if value.node is not None:
         return value.node
     first = next(captured.example(n) for n in captured.graph.nodes if n.op == "placeholder")
     if isinstance(value.example, int) and value.example % first.shape[0] == 0 and value.example < 2 * first.shape[0]:
-        raise Refusal("it is given a number of examples")
+        raise Refusal("it uses a number of examples that was computed before it")
     return value.example
 
 
@@ -118,7 +120,7 @@ def _held(w: EquivariantWriter, path: str, value: TrackedValue) -> TrackedValue:
 def _input(w: EquivariantWriter, value: TrackedValue) -> Input:
     if value.kind != "oriented":
         return "examples" if value.kind == "ordinary" and len(value.shape) > 0 else "same"
-    return Seen(tuple(w.widths.places(value.features)), _layout(value.axes))
+    return Seen(tuple(w.widths.places(value.features)), layout_of(value.axes))
 
 
 def _given(sources: Sequence[int | None], count: int) -> tuple[int, ...]:
@@ -126,7 +128,9 @@ def _given(sources: Sequence[int | None], count: int) -> tuple[int, ...]:
     return tuple(place % count if source is None else source for place, source in enumerate(sources))
 
 
-def _layout(axes: Sequence[Axis]) -> Layout:
+def layout_of(axes: Sequence[Axis]) -> Layout:
+    """The axes as `PlainPart` names them."""
+
     def code(component: Any) -> int:
         return 2 + component.axis if isinstance(component, Position) else 1 if isinstance(component, Features) else 0
 
@@ -150,7 +154,7 @@ def _agree_with_other_calls(
 ) -> None:
     """A part that is called again is the same layer, so it must see and make equally many features."""
     outs = [m.features for m in made]
-    shape = (arguments, [_layout(m.axes) for m in made])
+    shape = (arguments, [layout_of(m.axes) for m in made])
     before, known, known_outs = w.known.setdefault(f"{path} as a plain part", (shape, features, outs))
     if before != shape or len(known) != len(features):
         raise Refusal("it is called several times in different ways")
@@ -250,6 +254,7 @@ def check_examples_are_apart(captured: Captured, paths: Sequence[str]) -> None:
     for node in captured.graph.nodes:
         if node.op == "call_module" and node.target in paths:
             _check_examples(captured, node)
+            _check_inputs_stay(captured, node)
 
 
 def _check_examples(captured: Captured, node: fx.Node) -> None:
@@ -290,3 +295,12 @@ def _check_examples(captured: Captured, node: fx.Node) -> None:
                 f"{name} mixes examples, or draws random numbers: its output for an example changes with the other "
                 f"examples of the batch, and the orientations of an image would be such examples; {instead}"
             )
+
+
+def _check_inputs_stay(captured: Captured, node: fx.Node) -> None:
+    """Refuse a part that changes in place what others use after it: it sees copies."""
+    after = nodes_after(node)
+    if node in captured.changing and any(not after.isdisjoint(n.users) for n in node.all_input_nodes):
+        why = f"{node.target} changes its input in place, which is used afterwards"
+        message = f"{why}: work on a copy there, or wrap() the network"
+        raise RefusedParts(message, {str(node.target): why}, captured.callers)

@@ -34,6 +34,8 @@ class PlainSearch:
             raise error
         for path, why in error.parts.items():
             outer = path
+            while outer not in self.modules:  # a layer that the old network does not have
+                outer = outer.rpartition(".")[0]
             while outer in self.parts or (outer and _has_no_forward(self.modules[outer])):
                 outer = error.callers.get(outer, outer.rpartition(".")[0])
             if not outer or type(self.modules[outer]).__module__.startswith("quarterturn."):

@@ -38,12 +38,21 @@ class Conversion:
 
     def __str__(self) -> str:
         rows = {"as it was": self.before, f"converted, keep={self.keep!r}": self.after}
-        lines = [table(self.group, rows)]
-        lines += [f"- layers that share filters had {100 * self.rolled_share:.0f} % of the old multiply-adds"]
-        for part in self.plain:
-            cost = f"{short(part.multiply_adds)} multiply-adds, {self.group.order} times its own"
-            lines += [f"- {part.path} ({part.layer}) runs as it is in every orientation, {cost}: {part.why}"]
-        return "\n".join([*lines, *(f"- {note}" for note in self.notes)])
+        return "\n".join([table(self.group, rows), *(f"- {remark}" for remark in self.remarks)])
+
+    @property
+    def remarks(self) -> list[str]:
+        """What is to be said below the table, line by line."""
+        share = f"layers that share filters over orientations had {100 * self.rolled_share:.0f} % of the multiply-adds"
+        few = ": wrap() costs about as much and keeps the weights" if self.rolled_share < 0.5 and self.plain else ""
+        lines = [f"{share}{few}"]
+        for layer in dict.fromkeys(part.layer for part in self.plain):
+            parts = [part for part in self.plain if part.layer == layer]
+            name = f"{parts[0].path} ({layer})" + (f" and {len(parts) - 1} more of its type" if len(parts) > 1 else "")
+            work = short(sum(part.multiply_adds for part in parts))
+            cost = f"{self.group.order} times its own work, {work} multiply-adds"
+            lines.append(f"plain, in every orientation: {name}, {cost}; {parts[0].why}")
+        return [*lines, *self.notes]
 
 
 def rolled_share(old: nn.Module, work: Sequence[Work], new: nn.Module) -> float:
@@ -67,22 +76,6 @@ def kept_parts(
         cost = sum(w.multiply_adds for w in work if f"{w.path}.".startswith(f"{path}.part."))
         found.append(KeptPart(path, type(modules[path]).__name__, why.get(path, ""), round(cost / batch)))
     return tuple(found)
-
-
-def wide_layers(old: nn.Module, new: nn.Module, outputs: int) -> list[str]:
-    """A note, if pooled outputs make layers of the inside as wide in every orientation as they were in all."""
-    modules = dict(old.named_modules(remove_duplicate=False))
-    wide = []
-    for path, layer in new.named_modules():
-        before = getattr(modules.get(path), "out_channels", getattr(modules.get(path), "out_features", 0))
-        if isinstance(layer, Ours) and before > 1 and layer.out_features == before:
-            wide.append(path)
-    if len(wide) <= outputs:
-        return []
-    return [
-        f"{len(wide)} layers, such as {wide[0]}, have all their channels in every orientation, because what they lead "
-        'to is pooled for an output: for a backbone use output="stacked"'
-    ]
 
 
 def table(group: Group, rows: dict[str, Cost]) -> str:

@@ -9,12 +9,12 @@ from typing import Any, Literal
 from torch import Tensor, fx
 
 from quarterturn import trees
-from quarterturn._convert.axes import maps_of
+from quarterturn._convert.axes import Blocks, maps_of
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.function_calls import node_of
 from quarterturn._convert.function_rules import value_of_call
 from quarterturn._convert.layer_rules import copied_layer, rule_for, softmax
-from quarterturn._convert.plain_parts import plain_part
+from quarterturn._convert.plain_parts import number_as_before, plain_part
 from quarterturn._convert.tracked_value import Form, TrackedValue, number, ordinary_tensor
 from quarterturn._convert.widths import channels
 from quarterturn.errors import ConversionError
@@ -41,6 +41,7 @@ class EquivariantRewriter:
         output: Output = "pooled",
     ) -> None:
         self.captured, self.writer, self.plain, self.output_kind = captured, writer, plain, output
+        self.copied: set[str] = set()  # layers from `until` on
         self.unchanged = frozenset(_nodes_from(captured, until))  # from `until` on
 
     def input(self, node: fx.Node) -> TrackedValue:
@@ -93,12 +94,18 @@ class EquivariantRewriter:
         w = self.writer
 
         def found(_: str, value: TrackedValue) -> Any:
+            if value.kind == "number" and not isinstance(value.node, fx.Node):
+                return number_as_before(value, self.captured)
             return w.orientations_as_channels(value, "until").node if value.kind == "oriented" else node_of(value)
 
         old, named = trees.mapped((args, kwargs), TrackedValue, found)
+        path = str(node.target)
         if node.op == "call_module":
-            module = self.captured.modules[str(node.target)]
-            new = w.layer(str(node.target), lambda: copy.deepcopy(module), *old)
+            if path in w.makers and path not in self.copied:
+                raise Refusal("it is called before until and after it, and cannot be converted and stay as it is")
+            self.copied.add(path)
+            module = self.captured.modules[path]
+            new = w.layer(path, lambda: copy.deepcopy(module), *old)
             new.kwargs = named
         else:
             new = w.graph.create_node(node.op, node.target, old, named)
@@ -108,10 +115,10 @@ class EquivariantRewriter:
         def found(path: str, value: TrackedValue) -> Any:
             if value.kind != "oriented":
                 return node_of(value)
-            if self.output_kind == "pooled":
-                return self.writer.pooled(value, "output").node
-            self.writer.stacked_outputs.add(path)
-            return self.writer.stacked(value, "output").node
+            if value.has_each_axis_once() and not any(isinstance(c, Blocks) for c in value.components):
+                self.writer.outputs[path] = value.axes
+            make = self.writer.pooled if self.output_kind == "pooled" else self.writer.stacked
+            return make(value, "output").node
 
         self.writer.graph.output(trees.mapped(result, TrackedValue, found))
 

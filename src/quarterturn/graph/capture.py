@@ -30,6 +30,7 @@ class Captured:
         self.owners: dict[fx.Node, str] = tracer.owners  # the path of the module whose code made the node
         self.is_leaf = tracer.is_leaf_module  # whether a module, by its path, is one node
         self.callers: dict[str, str] = tracer.callers  # in the code of which module each one is called
+        self.changing: set[fx.Node] = tracer.changing  # calls of layers that changed what they were given
         self.outputs = [(stack, fx.node.map_aggregate(tree, _value)) for stack, tree in tracer.outputs]
         self._examples = tracer.examples
 
@@ -173,6 +174,7 @@ class _Tracer(fx.Tracer):
         self.callers: dict[str, str] = {}
         self.outputs: list[tuple[tuple[str, ...], Any]] = []  # of every call of a module: where, and what it gave
         self.failed_in: str | None = None  # the path of the innermost module whose code could not be followed
+        self.changing: set[fx.Node] = set()
         self.running = False  # a step on the example: not to be traced
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
@@ -219,6 +221,8 @@ class _Tracer(fx.Tracer):
         type_expr: Any | None = None,
         proxy_factory_fn: Any = None,
     ) -> Any:
+        given = _tensors_in((args, kwargs)) if kind == "call_module" and self.inputs is not None else []
+        versions = [t._version for t in given]
         result = None if self.inputs is None else self.carried_out(kind, target, args, kwargs)
         if self.inputs is not None and _is_fact(kind, target, args):
             return result
@@ -226,6 +230,8 @@ class _Tracer(fx.Tracer):
             return None
         proxy = super().create_proxy(kind, target, args, kwargs, name, type_expr, proxy_factory_fn)
         self.owners[proxy.node] = self.inside[-1]
+        if [t._version for t in given] != versions:
+            self.changing.add(proxy.node)
         if self.inputs is not None:
             self.examples[proxy.node] = result
         return proxy
@@ -275,6 +281,12 @@ def _argument_names(forward: Callable[..., Any], count: int) -> list[str]:
 def _is_fact(kind: str, target: Any, args: tuple[Any, ...]) -> bool:
     """Whether it asks for something that holds for tensors of every size."""
     return (kind == "call_method" and target in FACT_METHODS) or (target is getattr and args[1] in FACTS)
+
+
+def _tensors_in(tree: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    fx.node.map_aggregate(tree, lambda item: found.append(v) if isinstance(v := _value(item), Tensor) else None)
+    return found
 
 
 def _value(item: Any) -> Any:

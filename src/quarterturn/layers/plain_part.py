@@ -125,7 +125,7 @@ class PlainPart(nn.Module):
         found = []
         for i, given in enumerate(self.outputs):
             sizes = [self._sizes(given, inputs, element) for element in elements]
-            parts = [_as_maps(out[i], given.layout, s, self.group.dim) for out, s in zip(outs, sizes, strict=True)]
+            parts = [as_maps(out[i], given.layout, s, self.group.dim) for out, s in zip(outs, sizes, strict=True)]
             back = [_turned(part, elements[inverse[h]], given.layout) for h, part in enumerate(parts)]
             if alike:
                 check_same_shapes(back, self.group)
@@ -193,8 +193,8 @@ def _as_layout(x: Any, layout: Layout, rank: int) -> Any:
     return x.reshape([math.prod(next(sizes) for _ in axis) for axis in layout])
 
 
-def _as_maps(x: Any, layout: Layout, sizes: Sequence[Any], dim: int) -> Any:
-    """The way back."""
+def as_maps(x: Any, layout: Layout, sizes: Sequence[Any], dim: int) -> Any:
+    """A tensor with such a layout as maps `(N, C, *S)`, or `(N, C)`; `sizes` are those of positions that are joined."""
     order = [component for axis in layout for component in axis]
     rest = 2 + dim - len(order) if _has_positions(layout) else 0
     if rest or any(len(axis) != 1 for axis in layout):
