@@ -371,6 +371,11 @@ def test_what_is_computed_from_a_parameter_is_computed(used: Callable[[Tensor, T
         assert gap(stacked, used(net.p, sums)) < EXACT
 
 
+def spread_twice(x: Tensor) -> Tensor:
+    mean = x.mean((2, 3), keepdim=True)
+    return mean.expand_as(x) * mean.exp().expand_as(x)
+
+
 @pytest.mark.parametrize(
     ("forward", "why"),
     [
@@ -391,12 +396,17 @@ def test_what_is_computed_from_a_parameter_is_computed(used: Callable[[Tensor, T
         ),
         (lambda m, x: F.conv2d(x, m.a.weight * m.table), "numbers than one for each filter"),
         (lambda m, x: m.one(m.a(x).mean((2, 3)).unsqueeze(1)), "must leave as many"),
+        (lambda m, x: F.conv2d(x, m.a.weight) + F.conv2d(x, m.a.weight, padding=1, dilation=2), "several ways"),
+        (lambda m, x: F.conv2d(x, m.a.weight.tanh()) + F.conv2d(x, m.a.weight.sin()), "several ways"),
+        (lambda m, x: F.conv2d(F.conv2d(x, m.a.weight * m.g), m.c.weight * m.g), "'g' is used for several"),
+        (lambda m, x: spread_twice(m.a(x)), "meet none"),
         (lambda m, x: m.a(x).flatten(2) @ m.square, "matrix of the network's own"),
     ],
 )
 def test_what_is_no_such_part_is_refused(forward: Callable[..., Any], why: str) -> None:
-    net = Code(forward, a=conv(3, 8), b=nn.Conv1d(8, 8, 3), one=nn.Conv1d(1, 1, 3))
+    net = Code(forward, a=conv(3, 8), c=conv(8, 8), b=nn.Conv1d(8, 8, 3), one=nn.Conv1d(1, 1, 3))
     net.register_buffer("table", torch.randn(1, 3, 3, 3))
+    net.register_parameter("g", nn.Parameter(torch.rand(8, 1, 1, 1)))
     net.register_parameter("square", nn.Parameter(torch.randn(256, 256)))
     with pytest.raises(qt.ConversionError, match=why):
         qt.convert(net, qt.C4, example=torch.randn(2, 3, 16, 16), unknown="refuse")

@@ -7,7 +7,7 @@ becomes one over all that the new filter sees. The code is the old one, but for 
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ class Computed:
     nodes: tuple[fx.Node, ...]  # the last is the filters
     filters: str  # the parameter that has the shape of the filters
     others: tuple[str, ...]  # those with a number for each filter, or one for all
+    code: str = ""  # the same as Python
 
     def written_for(self, tensors: dict[str, Tensor], new: dict[str, Tensor]) -> fx.GraphModule:
         """The code for parameters of the new shapes, which it takes in the order of `filters` and `others`."""
@@ -90,8 +91,7 @@ def computed_filters(model: nn.Module, filters: fx.Node) -> Computed:
         if tensors[name].numel() not in (1, shape[0]):
             raise Refusal(f"its filters are computed with {name!r}, which has other numbers than one for each filter")
     computed = Computed(nodes, whole[0], others)
-    computed.written_for(tensors, tensors)  # may refuse
-    return computed
+    return replace(computed, code=computed.written_for(tensors, tensors).code)  # may refuse
 
 
 def _run(node: fx.Node, known: dict[fx.Node, Any]) -> Any:

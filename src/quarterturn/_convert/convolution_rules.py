@@ -72,6 +72,7 @@ def convolution(
     if not is_ordinary:
         features = features or value.features  # a layer on ordinary maps has none
         make_equal(features, value.features)
+    _check_same_use(w, path, old)
     kernel = tuple(old.weight.shape[2:])
     windows_for(w.group, kernel, as_tuple(old.stride), as_tuple(old.padding), as_tuple(old.dilation))  # may refuse
     window = {"stride": old.stride, "padding": old.padding, "dilation": old.dilation}
@@ -136,6 +137,17 @@ def _across_features(
     return result(value, w.layer(path, make, value.node), example, axes=axes)
 
 
+def _check_same_use(w: EquivariantWriter, path: str, old: Convolution) -> None:
+    """Refuse filters that the old network's code uses in several ways: they become one layer."""
+    names = ("stride", "padding", "dilation", "groups", "padding_mode", "output_padding")
+    how = (*(as_tuple(getattr(old, name)) for name in names), old.computed.code if old.computed else None)
+    if w.known.setdefault(f"{path}, used as", how) != how:
+        raise Refusal("its filters are used in several ways: give each of them a layer of its own")
+    for other in old.computed.others if old.computed else ():
+        if w.known.setdefault(f"{other}, used by", (path,)) != (path,):
+            raise Refusal(f"{other!r} is used for several filters: give each of them its own")
+
+
 def _check_dim(w: EquivariantWriter, old: Convolution) -> None:
     if old.dim != w.group.dim:
         raise Refusal(f"a convolution over {old.dim} axes does not go with {w.group.name}, which turns {w.group.dim}")
@@ -149,6 +161,7 @@ def transposed(w: EquivariantWriter, path: str, old: Convolution, value: Tracked
     outs = old.weight.shape[1] * old.groups
     features, out = w.known.setdefault(w.tied(path), (value.features, channels(outs)))
     make_equal(features, value.features)
+    _check_same_use(w, path, old)
 
     def make() -> nn.Module:
         seen, count = w.widths.of(features), w.widths.of(out)

@@ -20,7 +20,7 @@ from quarterturn._convert import (
     reduction_rules,
     spatial_rules,
 )
-from quarterturn._convert.axes import Axis, Blocks, Extra, Position, Spread, broadcast
+from quarterturn._convert.axes import Axis, Blocks, Extra, Position, Spread, axis_size, broadcast
 from quarterturn._convert.computed_filters import computed_filters
 from quarterturn._convert.equivariant_writer import EquivariantWriter, pointwise_layer
 from quarterturn._convert.function_calls import Call, asks_for_sizes, node_of, same_call
@@ -209,6 +209,8 @@ def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
     w, path = call.w, call.path
     tensors = {id(v): w.with_orientations(v, path) for v in values if v.kind != "constant"}
     axes = broadcast([v.axes for v in tensors.values()])
+    if tuple(map(axis_size, axes)) != tuple(call.example.shape) and len(tensors) == len(values):
+        raise Refusal("it expands tensors that meet none of that size")
     constants = [v for v in values if v.kind == "constant" and v.example.numel() != 1]
     tables = [v for v in constants if is_table(v, axes)]
     for constant in constants:
@@ -315,8 +317,7 @@ def _convolution(call: Call) -> TrackedValue:
     filters, bias = weight.example if computed is None else stored, None if bias is None else bias.example
     old = convolution_rules.Convolution(filters, bias, **options, trained=trained, computed=computed)
     rule = convolution_rules.transposed if transposed else convolution_rules.convolution
-    path = name.removesuffix(".weight") if computed is None else name.rpartition(".")[0] or call.w.free("conv")
-    return rule(call.w, path, old, value, call.example)
+    return rule(call.w, name.removesuffix(".weight"), old, value, call.example)
 
 
 def _interpolate(call: Call) -> TrackedValue:

@@ -158,7 +158,7 @@ def check_summed(w: EquivariantWriter, held: Axis, what: str) -> None:
 def matmul(call: Call) -> TrackedValue:
     """A product of matrices that sums over features, or over all positions, in each orientation by itself."""
     w = call.w
-    given = [call.args[0], call.option(1, "other", call.kwargs.get("mat2"))]
+    given = [call.option(0, "input"), call.option(1, "other", call.kwargs.get("mat2"))]
     if any(not isinstance(v, TrackedValue) or v.kind == "constant" for v in given):
         raise Refusal("a product with a matrix of the network's own is not known: use a linear layer")
     one, other = (w.orientations_in_batch(v, call.path) for v in given)
