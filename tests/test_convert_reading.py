@@ -212,7 +212,7 @@ def test_messages_say_what_the_code_does_and_where(code: Any, why: str) -> None:
 
     net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Sequential(nn.ReLU(), Inner()))
     with pytest.raises(qt.ConversionError, match=why) as caught:
-        qt.convert(net, qt.C4, example=torch.randn(2, 3, 12, 12))
+        qt.convert(net, qt.C4, example=torch.randn(2, 3, 12, 12), unknown="refuse")
     if "example" not in why:
         assert "in 1.1 (Inner)" in str(caught.value)
         assert "wrap()" in str(caught.value)

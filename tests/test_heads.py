@@ -401,16 +401,39 @@ def test_tied_weights_stay_one() -> None:
     assert_exact(converted, C4, images(C4))
 
 
+def test_stacked_outputs_are_not_pooled_before_the_last_layer() -> None:
+    net = qt.convert(vector_net().double(), C4, output="stacked")
+    assert isinstance(net.get_submodule("6"), qt.RollLinear)
+    assert not net.conversion.heads
+
+
+def test_heads_count_as_layers_that_share_filters() -> None:
+    assert qt.convert(vector_net(), C4).conversion.rolled_share == 1
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_outputs_with_features_last(head: Any) -> None:
+    net = Code(lambda m, x: torch.tanh(m.last(m.body(x).permute(0, 2, 3, 1))), body=body(), last=nn.Linear(16, 3))
+    x = images(D4)
+    converted = qt.convert(net.double(), D4, head=head)
+    as_maps = Code(lambda m, x: m.net(x).permute(0, 3, 1, 2), net=converted)
+    assert_exact(as_maps, D4, x)
+
+
 @pytest.mark.parametrize("head", ["max", "invariants", "hidden"])
 def test_what_has_no_head_is_refused(head: Any) -> None:
-    with pytest.raises(qt.ConversionError, match="this network has none: use head='pool'"):
+    with pytest.raises(qt.ConversionError, match="this network has none.* Use head='pool'"):
         qt.convert(body(), C4, head=head)
-    with pytest.raises(qt.ConversionError, match="features at several positions go into it"):
+    with pytest.raises(qt.ConversionError, match="does not see features at several positions"):
         qt.convert(
             nn.Sequential(*body(), nn.Flatten(), nn.Linear(16 * 81, 5)), C4, head=head, example=images(C4).float()
         )
     with pytest.raises(qt.OptionError, match="do not go together"):
         qt.convert(vector_net(), C4, head=head, until="2")
+    with pytest.raises(qt.OptionError, match="do not go together"):
+        qt.convert(vector_net(), C4, head=head, output="stacked")
+    with pytest.raises(qt.ConversionError, match="this network has none"):
+        qt.convert(vector_net(), C4, head=head, plain="6")
     with pytest.raises(qt.OptionError, match="head"):
         qt.convert(vector_net(), C4, head="mean")  # type: ignore[arg-type]
 

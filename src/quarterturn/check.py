@@ -1,7 +1,7 @@
 """The checker: how far a network is from equivariant, and which layer is the first to break equivariance."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -165,14 +165,17 @@ def _checked(
     return differences
 
 
-def error_of_answers(model: Callable[..., Any], group: Group, inputs: tuple[Tensor, ...]) -> float:
+def error_of_answers(
+    model: Callable[..., Any], group: Group, inputs: tuple[Tensor, ...], stacked: Collection[str] = ()
+) -> float:
     """The largest error, relative to how far the answers to the examples of the batch are from each other.
 
     A network that is almost constant has small errors relative to its output, whatever it does. An output that is
-    constant, or has no axis of examples, is measured by its largest value.
+    constant, or has no axis of examples, is measured by its largest value. `stacked` names the outputs whose
+    orientations must be permuted too.
     """
     _check_that_turning_changes(inputs, group, "scalar")
-    output, differences = _compared(model, group, inputs, "scalar", "scalar")
+    output, differences = _compared(model, group, inputs, "scalar", "scalar", stacked)
     spreads = {path: _spread(value) for path, value in output}
 
     def error(found: _Difference) -> float:
@@ -192,7 +195,12 @@ def _spread(value: Any) -> float:
 
 
 def _compared(
-    model: Callable[..., Any], group: Group, inputs: tuple[Tensor, ...], kind: OutputKind, input_kind: ops.Kind
+    model: Callable[..., Any],
+    group: Group,
+    inputs: tuple[Tensor, ...],
+    kind: OutputKind,
+    input_kind: ops.Kind,
+    stacked: Collection[str] = (),
 ) -> tuple[list[tuple[str, Any]], list[list[_Difference]]]:
     """The outputs for the inputs, and for each turned copy of the inputs the differences from the expected outputs."""
     differences = []
@@ -201,8 +209,20 @@ def _compared(
         for g in range(group.order):
             expected = [(path, _expected(value, group, g, kind)) for path, value in output]
             turned = _outputs(_run(model, _turned(inputs, group, g, input_kind)))
-            differences.append(_differences(expected, turned))
+            found = _differences(expected, turned)
+            if stacked:
+                after = dict(turned)
+                permuted = {path: _permuted(path, a, after[path], group, g) for path, a in output if path in stacked}
+                found = [permuted.get(difference.path, difference) for difference in found]
+            differences.append(found)
     return output, differences
+
+
+def _permuted(path: str, a: Tensor, b: Tensor, group: Group, h: int) -> _Difference:
+    """How far b is from a, turned and with its orientations permuted."""
+    laws = dict(reversed(list(_laws(a, group, h, len(a), ("scalar",)))))  # of two, that of features first
+    expected = laws.get("orientations permuted")
+    return _Difference(path, math.inf, 1.0) if expected is None else _difference(path, expected, b)
 
 
 def _run(model: Callable[..., Any], inputs: Iterable[Tensor]) -> Any:

@@ -55,15 +55,26 @@ def cost(model: nn.Module, examples: Sequence[Tensor]) -> Cost:
     >>> cost(nn.Conv2d(1, 2, 3), [torch.zeros(5, 1, 4, 4)])
     Cost(parameters=20, multiply_adds=72, with_kernel=72, activations=8)
     """
-    batch, work = examples[0].shape[0], work_of(model, examples)
+    return total(model, work_of(model, examples), examples[0].shape[0])
+
+
+def total(model: nn.Module, work: Sequence[Work], batch: int) -> Cost:
+    """The cost of a network whose work on so many examples is known."""
     sums = [sum(w.multiply_adds for w in work), sum(w.done for w in work), sum(w.activations for w in work)]
     return Cost(sum(p.numel() for p in model.parameters()), *(round(n / batch) for n in sums))
 
 
 def work_of(model: nn.Module, examples: Sequence[Tensor]) -> list[Work]:
     """All calls of layers with multiply-adds, in the order they run on these inputs, in eval mode."""
-    with in_eval_mode(model), torch.no_grad(), _counting(model) as work:
-        model(*examples)
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(
+        False
+    )  # which runs attention in one operator that the counter does not know
+    try:
+        with in_eval_mode(model), torch.no_grad(), _counting(model) as work:
+            model(*examples)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
     return work
 
 

@@ -1,6 +1,6 @@
 """What a network has beside its layers, and must not lose: frozen and tied parameters, modes, hooks."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from torch import nn
 
@@ -9,19 +9,34 @@ from quarterturn.errors import ConversionError
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def carry_over(old: nn.Module, new: nn.Module) -> list[str]:
-    """Give the new network what the old one has beside its layers; returns notes for the report."""
-    _freeze(old, new)
-    _tie(old, new)
-    _set_modes(old, new)
-    return _notes_on_hooks(old, new)
+def carry_over(old: nn.Module, new: nn.Module, plain: Collection[str] = ()) -> list[str]:
+    """Give the new network what the old one has beside its layers; returns notes for the report.
+
+    `plain` are the paths of parts that are in the new network as they were: they stand there as `part`.
+    """
+    _freeze(old, new, plain)
+    _tie(old, new, plain)
+    _set_modes(old, new, plain)
+    return _notes_on_hooks(old, new, plain)
 
 
-def _freeze(old: nn.Module, new: nn.Module) -> None:
+def old_path(path: str, plain: Collection[str]) -> str:
+    """The name that a module or parameter of the new network has in the old one.
+
+    >>> old_path("block.part.conv.weight", ["block"]), old_path("head.weight", ["block"])
+    ('block.conv.weight', 'head.weight')
+    """
+    for outer in plain:
+        if f"{path}.".startswith(f"{outer}.part."):
+            return outer + path[len(outer) + len(".part") :]
+    return path
+
+
+def _freeze(old: nn.Module, new: nn.Module, plain: Collection[str]) -> None:
     """Parameters that were not trained are not trained."""
     trained = {name: p.requires_grad for name, p in old.named_parameters(remove_duplicate=False)}
     for name, parameter in new.named_parameters(remove_duplicate=False):
-        parameter.requires_grad_(trained.get(name, parameter.requires_grad))
+        parameter.requires_grad_(trained.get(old_path(name, plain), parameter.requires_grad))
 
 
 def names_of_tied(model: nn.Module) -> list[list[str]]:
@@ -32,11 +47,12 @@ def names_of_tied(model: nn.Module) -> list[list[str]]:
     return [found for found in names.values() if len(found) > 1]
 
 
-def _tie(old: nn.Module, new: nn.Module) -> None:
+def _tie(old: nn.Module, new: nn.Module, plain: Collection[str]) -> None:
     """Parameters that were one stay one."""
     there = dict(new.named_parameters(remove_duplicate=False))
+    new_names = {old_path(name, plain): name for name in there}
     for names in names_of_tied(old):
-        kept = [name for name in names if name in there]
+        kept = [new_names[name] for name in names if name in new_names]
         for name in kept[1:]:
             if there[name].shape != there[kept[0]].shape:
                 raise ConversionError(
@@ -47,11 +63,11 @@ def _tie(old: nn.Module, new: nn.Module) -> None:
             setattr(new.get_submodule(path), attribute, there[kept[0]])
 
 
-def _set_modes(old: nn.Module, new: nn.Module) -> None:
+def _set_modes(old: nn.Module, new: nn.Module, plain: Collection[str]) -> None:
     """Every module is in the mode of the old one of its name, or of the nearest around it."""
     modes = {path: module.training for path, module in old.named_modules(remove_duplicate=False)}
     for path, module in new.named_modules(remove_duplicate=False):
-        module.training = next(modes[outer] for outer in _outwards(path) if outer in modes)
+        module.training = next(modes[outer] for outer in _outwards(old_path(path, plain)) if outer in modes)
 
 
 def _outwards(path: str) -> Iterator[str]:
@@ -62,9 +78,9 @@ def _outwards(path: str) -> Iterator[str]:
         yield path
 
 
-def _notes_on_hooks(old: nn.Module, new: nn.Module) -> list[str]:
+def _notes_on_hooks(old: nn.Module, new: nn.Module, plain: Collection[str]) -> list[str]:
     """Refuse layers that lose hooks, which may change what they give, and name the modules that are no more."""
-    there = dict(new.named_modules(remove_duplicate=False))
+    there = {old_path(path, plain): module for path, module in new.named_modules(remove_duplicate=False)}
     lost, notes = [], []
     for path, module in old.named_modules():
         if not _has_hooks(module) or (path in there and any(map(_has_hooks, there[path].modules()))):

@@ -10,36 +10,43 @@ import copy
 import io
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, fx, nn
 
 from quarterturn import trees
-from quarterturn._convert.carried_over import carry_over
+from quarterturn._convert.axes import Axis, Position
+from quarterturn._convert.carried_over import carry_over, old_path
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.example_input import example_inputs
 from quarterturn._convert.heads import HEADS, Head
 from quarterturn._convert.initial_weights import Init
 from quarterturn._convert.layer_rules import is_dropout
-from quarterturn._convert.report import Conversion
-from quarterturn._convert.rewriter import EquivariantRewriter
+from quarterturn._convert.plain_parts import check_examples_are_apart, layout_of
+from quarterturn._convert.plain_search import PlainSearch
+from quarterturn._convert.report import Conversion, kept_parts, rolled_share
+from quarterturn._convert.rewriter import EquivariantRewriter, Output
 from quarterturn._convert.widths import Keep, Widths
 from quarterturn.check import error_of_answers, in_eval_mode
-from quarterturn.cost import cost
-from quarterturn.errors import ConversionError, OptionError, QuarterturnError, unknown
+from quarterturn.cost import Ours, total, work_of
+from quarterturn.errors import ConversionError, OptionError, QuarterturnError
+from quarterturn.errors import unknown as not_known
 from quarterturn.filters import Rotate, check_options
-from quarterturn.graph.capture import Captured, capture, without_new_attributes
+from quarterturn.graph.capture import Captured, capture, first_line, without_new_attributes
 from quarterturn.graph.faithful import check_faithful, layers_of_training, outputs_read
 from quarterturn.graph.lively import images_like, lively
+from quarterturn.graph.refusal import RefusedParts
 from quarterturn.graph.rewrite import rewrite
 from quarterturn.graph.verify import error_beyond_rounding
 from quarterturn.groups import Group
+from quarterturn.layers.plain_part import as_maps
 from quarterturn.ops import PoolFunction, pool_function
 
 logger = logging.getLogger(__name__)
 HINT = "; if it looks at the sizes of its maps, give an example input: convert(…, example=x)"
 INSTEAD = "wrap() takes every network"
+Unknown = Literal["plain", "refuse"]
 
 
 class Converted(fx.GraphModule):
@@ -72,6 +79,10 @@ def convert(
     until: str | None = None,
     init: Init = "scratch",
     example: Tensor | tuple[Tensor, ...] | None = None,
+    plain: str | Sequence[str] = (),
+    unknown: Unknown = "plain",
+    output: Output = "pooled",
+    method: str = "forward",
     head: Head = "pool",
 ) -> Converted:
     """The same network with every convolution sharing its filters over orientations: exactly equivariant.
@@ -84,39 +95,88 @@ def convert(
     feature's orientations: what `pool` leaves of them, their "max", their "invariants" (a few numbers more), or what
     is pooled after a "hidden" layer. The model itself is not changed.
 
+    Submodules that cannot be followed, and those named in `plain`, run as they are in every orientation: exact, but G
+    times the work; `conversion` says which and why. `unknown="refuse"` raises an error that lists them instead. For a
+    backbone, `output="stacked"` returns orientations as channels instead of pooling them, and `method` names another
+    method than the forward, such as "forward_features".
+
     >>> from quarterturn import C4
     >>> net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
     >>> convert(net, C4)(torch.zeros(2, 3, 20, 30)).shape
     torch.Size([2, 10])
     """
     _check_model(model)
-    _check_options(group, rotate, keep, pool, init)
-    _check_head(head, until)
+    _check_options(group, rotate, keep, pool, init, unknown, output)
+    _check_head(head, until, output)
     _check_until(model, until)
+    model = _with_method(model, method)
+    search = PlainSearch(model, plain, automatic=unknown == "plain")
     with without_new_attributes(model):
         with in_eval_mode(model), torch.no_grad():
-            inputs, given = example_inputs(model, group.dim, example), example is not None
-            captured = capture(model, _is_whole, inputs, may_decide=given, hint=f"{'' if given else HINT}. {INSTEAD}")
-        check_faithful(captured, inputs, f", or wrap() it: {INSTEAD}")
-        writer = EquivariantWriter(group, rotate, Widths(group.order, keep), init, pool, model)
-        rewriter = EquivariantRewriter(captured, writer, until, head)
-        rewrite(captured, rewriter, f"these parts of the network cannot be converted to {group.name} ({INSTEAD})")
-        converted = _finished(writer)
-        if head != "pool" and not writer.heads:
-            raise ConversionError(
-                f"head={head!r} needs a last layer, a linear one or a 1x1 convolution that makes an output, and this "
-                "network has none: use head='pool', and quarterturn.Invariants or Pool before a layer of your own"
-            )
-        writer.notes += carry_over(model, converted)
-        _verify(converted, group, inputs, captured, exact=until is None)
-        before, after = (cost(net, inputs) for net in (model, converted))
-        left_out = layers_of_training(captured, inputs)
-        notes = [*writer.notes, *([f"left out, because only training uses them: {left_out}"] if left_out else [])]
-        converted.meta["conversion"] = Conversion(
-            group, keep, before, after, tuple(dict.fromkeys(notes)), dict(writer.heads)
-        )
+            inputs = example_inputs(model, group.dim, example)
+        reader = _Reader(model, inputs, search, may_decide=example is not None)
+        while True:
+            try:
+                captured = reader.read()
+                writer = EquivariantWriter(group, rotate, Widths(group.order, keep), init, pool, model)
+                rewriter = EquivariantRewriter(captured, writer, until, search.parts, output, head)
+                rewrite(
+                    captured, rewriter, f"these parts of the network cannot be converted to {group.name} ({INSTEAD})"
+                )
+                converted = _finished(writer)
+                writer.notes += carry_over(model, converted, writer.plain)
+                _check_shapes(converted, inputs, captured, writer, may_round=output == "stacked")
+                break
+            except RefusedParts as error:
+                search.add(error)
+        _check_that_something_rolls(converted, writer, search)
+        _check_that_it_has_a_head(head, writer)
+        if until is None and all(x.dim() == 2 + group.dim for x in inputs):
+            _verify(converted, group, inputs, writer.outputs, stacked=output == "stacked")
+        converted.meta["conversion"] = _report(model, converted, writer, search, captured, inputs)
         logger.info("converted to %s:\n%s", group.name, converted.conversion)
         return converted
+
+
+class _Reader:
+    """Reads the network, with its plain parts as one node each, and checks that what is read is what runs."""
+
+    def __init__(self, model: nn.Module, inputs: tuple[Tensor, ...], search: PlainSearch, may_decide: bool) -> None:
+        self.model, self.inputs, self.search, self.may_decide = model, inputs, search, may_decide
+        self.is_faithful = False
+        self.tried: set[str] = set()
+
+    def read(self) -> Captured:
+        hint = f"{'' if self.may_decide else HINT}. {INSTEAD}"
+        with in_eval_mode(self.model), torch.no_grad():
+            captured = capture(self.model, self._is_whole, self.inputs, self.may_decide, hint)
+        called = [str(node.target) for node in captured.graph.nodes if node.op == "call_module"]
+        self.search.check_used(called)
+        check_examples_are_apart(captured, [path for path in self.search.parts if path not in self.tried])
+        self.tried |= set(self.search.parts)
+        if not self.is_faithful:  # fewer nodes change nothing
+            check_faithful(captured, self.inputs, f", or wrap() it: {INSTEAD}")
+            self.is_faithful = True
+        return captured
+
+    def _is_whole(self, module: nn.Module) -> bool:
+        """Our layers, plain parts, and what acts otherwise in training: batch norms and dropouts."""
+        ours = type(module).__module__.startswith("quarterturn.")
+        acts = isinstance(module, nn.modules.batchnorm._BatchNorm) or is_dropout(module)
+        return ours or acts or self.search.is_plain(module)
+
+
+def _with_method(model: nn.Module, method: str) -> nn.Module:
+    """The network with another method as its forward; its layers are the same."""
+    if method == "forward":
+        return model
+    kind = type(model)
+    if not callable(getattr(kind, method, None)):
+        raise not_known("method", method, [name for name in dir(kind) if name.startswith("forward")])
+    twin = copy.copy(model)
+    vars(twin).pop("forward", None)
+    twin.__class__ = type(kind.__name__, (kind,), {"forward": getattr(kind, method), "__module__": kind.__module__})
+    return twin
 
 
 def _check_model(model: nn.Module) -> None:
@@ -130,45 +190,40 @@ def _check_model(model: nn.Module) -> None:
             )
 
 
-def _check_options(group: Group, rotate: str, keep: str, pool: PoolFunction, init: str) -> None:
+def _check_options(
+    group: Group, rotate: str, keep: str, pool: PoolFunction, init: str, unknown: str, output: str
+) -> None:
     check_options(group, rotate, spatial=True)
     pool_function(pool, "scalar")
-    if keep not in ("width", "parameters"):
-        raise unknown("value of keep", keep, ("width", "parameters"))
-    if init not in ("scratch", "pretrained"):
-        raise unknown("value of init", init, ("scratch", "pretrained"))
+    for name, value, known in (
+        ("keep", keep, ("width", "parameters")),
+        ("init", init, ("scratch", "pretrained")),
+        ("unknown", unknown, ("plain", "refuse")),
+        ("output", output, ("pooled", "stacked")),
+    ):
+        if value not in known:
+            raise not_known(f"value of {name}", value, known)
     if init == "pretrained" and keep == "parameters":
         raise OptionError('init="pretrained" needs keep="width": wider layers have no old weights to begin with')
 
 
-def _check_head(head: str, until: str | None) -> None:
+def _check_head(head: str, until: str | None, output: str) -> None:
     if head not in HEADS:
-        raise unknown("value of head", head, HEADS)
-    if head != "pool" and until is not None:
-        raise OptionError(
-            f"head={head!r} and until={until!r} do not go together: from {until!r} on the network stays as it is, and "
-            "its last layer sees no orientations"
-        )
+        raise not_known("value of head", head, HEADS)
+    if head != "pool" and (until is not None or output != "pooled"):
+        other = f"until={until!r}" if until is not None else f"output={output!r}"
+        raise OptionError(f"head={head!r} and {other} do not go together: no last layer pools orientations there")
 
 
 def _check_until(model: nn.Module, until: str | None) -> None:
     names = [name for name, _ in model.named_modules()]
     if until is not None and until not in names:
-        raise unknown("layer", until, [name for name in names if name])
-
-
-def _is_whole(module: nn.Module) -> bool:
-    """Our layers are one node of the graph, and what acts otherwise in training: batch norms and dropouts."""
-    ours = type(module).__module__.startswith("quarterturn.")
-    return ours or isinstance(module, nn.modules.batchnorm._BatchNorm) or is_dropout(module)
+        raise not_known("layer", until, [name for name in names if name])
 
 
 def _finished(writer: EquivariantWriter) -> Converted:
     """The network that was written, its layers made."""
-    try:
-        root, graph = writer.finish()
-    except QuarterturnError as error:
-        raise ConversionError(f"the converted network cannot be built: {error}") from error
+    root, graph = writer.finish()
     converted = Converted(root, graph, "Converted")
     converted.graph.eliminate_dead_code()
     converted.delete_all_unused_submodules()
@@ -178,34 +233,123 @@ def _finished(writer: EquivariantWriter) -> Converted:
     return converted
 
 
-def _verify(converted: nn.Module, group: Group, examples: Sequence[Tensor], captured: Captured, exact: bool) -> None:
-    """Shapes as before, and turned inputs give what they must: the proof, on the example."""
+def _check_shapes(
+    converted: nn.Module,
+    examples: Sequence[Tensor],
+    captured: Captured,
+    writer: EquivariantWriter,
+    may_round: bool,
+) -> None:
+    """The network takes the example, and gives shapes as before; orientations as channels may be rounded up."""
     old = outputs_read(captured)
-    with in_eval_mode(converted), torch.no_grad(), contextlib.redirect_stderr(io.StringIO()):
-        try:  # of an error in its code torch.fx prints where it was
-            new = converted(*examples)
-        except (QuarterturnError, RuntimeError) as error:
-            raise ConversionError(f"the converted network does not take the example: {error}") from error
-    before, after = ([tuple(t.shape) for _, t in trees.leaves(tree, Tensor)] for tree in (old, new))
-    if before != after:
+    entered: list[nn.Module] = []
+
+    def leave(*_: Any) -> None:
+        entered.pop()
+
+    hooks = [
+        nn.modules.module.register_module_forward_pre_hook(lambda module, _: entered.append(module)),
+        nn.modules.module.register_module_forward_hook(leave),
+    ]
+    try:  # of an error in its code torch.fx prints where it was
+        with in_eval_mode(converted), torch.no_grad(), contextlib.redirect_stderr(io.StringIO()):
+            new = converted(*(x.clone() for x in examples))
+    except (QuarterturnError, RuntimeError, ValueError, TypeError, IndexError) as error:
+        paths = {module: old_path(path, writer.plain) for path, module in converted.named_modules()}
+        inside = next((paths[module] for module in reversed(entered) if module in paths), "")
+        while inside not in captured.modules:
+            inside = inside.rpartition(".")[0]
+        why = f"the converted network does not take the example: {error}"
+        raise RefusedParts(f"{why}. {INSTEAD}", {inside: first_line(error)}, captured.callers) from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+    before, after = (trees.leaves(tree, Tensor) for tree in (old, new))
+    same = [path for path, _ in before] == [path for path, _ in after]
+    if not same or not all(
+        a.shape == b.shape or (may_round and _differ_in_one(a, b)) for (_, a), (_, b) in zip(before, after, strict=True)
+    ):
+        shapes = ([tuple(t.shape) for _, t in found] for found in (after, before))
         raise ConversionError(
-            f"the converted network gives {after} where the old one gave {before}: a fault of quarterturn, report it"
+            "the converted network gives {} where the old one gave {}: a fault of quarterturn, please report it; "
+            "wrap() takes every network".format(*shapes)
         )
-    if not exact or any(x.dim() != 2 + group.dim for x in examples):
-        return
+
+
+def _differ_in_one(a: Tensor, b: Tensor) -> bool:
+    return a.dim() == b.dim() and sum(n != m for n, m in zip(a.shape, b.shape, strict=True)) == 1
+
+
+def _check_that_it_has_a_head(head: Head, writer: EquivariantWriter) -> None:
+    if head != "pool" and not writer.heads:
+        raise ConversionError(
+            f"head={head!r} needs a last layer, and this network has none: a linear layer or a 1x1 convolution that "
+            "makes an output, and does not see features at several positions. Use head='pool', or put Invariants or "
+            "Pool of quarterturn before a layer of your own"
+        )
+
+
+def _check_that_something_rolls(converted: nn.Module, writer: EquivariantWriter, search: PlainSearch) -> None:
+    if writer.plain and not any(isinstance(module, Ours) for module in converted.modules()):
+        why = "".join(f"\n- {path}: {search.parts.get(path, '')}" for path in dict.fromkeys(writer.plain))
+        raise ConversionError(
+            f"no layer of the network would share filters over orientations: wrap() it, which is the same here:{why}"
+        )
+
+
+def _report(
+    model: nn.Module,
+    converted: nn.Module,
+    writer: EquivariantWriter,
+    search: PlainSearch,
+    captured: Captured,
+    inputs: tuple[Tensor, ...],
+) -> Conversion:
+    works, batch = [work_of(net, inputs) for net in (model, converted)], inputs[0].shape[0]
+    before, after = (total(net, work, batch) for net, work in zip((model, converted), works, strict=True))
+    left_out = layers_of_training(captured, inputs)
+    notes = [*writer.notes, *([f"left out, because only training uses them: {left_out}"] if left_out else [])]
+    notes += writer.notes_on_wide_layers()
+    kept = kept_parts(search.parts, captured.modules, works[1], batch, writer.plain)
+    share = rolled_share(model, works[0], converted, writer.heads)
+    said = tuple(dict.fromkeys(notes))
+    return Conversion(writer.group, writer.widths.keep, before, after, said, kept, share, dict(writer.heads))
+
+
+def _verify(
+    converted: nn.Module, group: Group, examples: Sequence[Tensor], outputs: dict[str, tuple[Axis, ...]], stacked: bool
+) -> None:
+    """Turned inputs give what they must: the proof, on the example."""
     trial, images = _to_be_tried(converted, group, examples)
 
     def error_in(dtype: torch.dtype) -> float:
         own = dtype == images[0].dtype
         net = trial if own else copy.deepcopy(trial).to(dtype)
-        return error_of_answers(net, group, tuple(x if own else x.to(dtype) for x in images))
+
+        def run(*inputs: Tensor) -> Any:
+            with in_eval_mode(net):
+                return trees.mapped(net(*inputs), Tensor, lambda path, t: _as_checked(t, outputs.get(path), group.dim))
+
+        inputs = tuple(x if own else x.to(dtype) for x in images)
+        return error_of_answers(run, group, inputs, outputs if stacked else ())
 
     found = error_beyond_rounding(error_in, images[0].dtype)
     if found is not None:
         raise ConversionError(
             f"the converted network is not equivariant: turned inputs give an error of {found:.3g} of the difference "
-            "between two answers; a fault of quarterturn, please report it"
+            "between two answers; a fault of quarterturn, please report it, and wrap() the network instead"
         )
+
+
+def _as_checked(t: Tensor, axes: tuple[Axis, ...] | None, dim: int) -> Tensor:
+    """An output as the checker takes it, features first, whatever axes the old network gave it."""
+    if axes is None:
+        return t
+    sizes = {c.axis: c.size for axis in axes for c in axis if isinstance(c, Position)}
+    joined = next((i for i, axis in enumerate(axes) if len(axis) > 1), None)
+    if joined is not None and len(set(sizes.values())) > 1:  # turning exchanges the sides, which are not seen here
+        return t.sum(joined)
+    return as_maps(t, layout_of(axes), [sizes.get(i, 1) for i in range(dim)], dim)
 
 
 def _to_be_tried(

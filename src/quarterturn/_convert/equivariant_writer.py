@@ -3,6 +3,7 @@
 Its layers are made when all of the graph has been read, because only then is it known how many features each has.
 """
 
+import contextlib
 import functools
 import operator
 from collections.abc import Callable, Sequence
@@ -17,8 +18,10 @@ from quarterturn._convert.axes import (
     Blocks,
     Component,
     Extra,
+    Inside,
     Orientations,
     Position,
+    Spread,
     maps_of,
     merged,
     size_of,
@@ -36,9 +39,10 @@ from quarterturn._convert.tracked_value import (
     with_features,
 )
 from quarterturn._convert.widths import Features, Widths, channels
+from quarterturn.errors import QuarterturnError
 from quarterturn.filters import Rotate
 from quarterturn.graph.in_place import copy_not_in_place
-from quarterturn.graph.refusal import Refusal
+from quarterturn.graph.refusal import Refusal, RefusedParts
 from quarterturn.graph.writing import copied, free_name, put_tensor
 from quarterturn.groups import Group
 from quarterturn.layers.operations import Pool, Slice
@@ -69,6 +73,9 @@ class EquivariantWriter:
     tables: dict[str, tuple[Features, str]] = field(default_factory=dict)  # features and new names, by old names
     notes: list[str] = field(default_factory=list)
     heads: dict[str, int] = field(default_factory=dict)  # how many numbers each last layer sees, by its path
+    plain: list[str] = field(default_factory=list)  # the paths of parts that run as they are, in every pathway
+    pooled_features: list[Features] = field(default_factory=list)
+    outputs: dict[str, tuple[Axis, ...]] = field(default_factory=dict)  # the axes of what had orientations, by paths
 
     def __post_init__(self) -> None:
         self.tied_names = names_of_tied(self.model)
@@ -117,7 +124,12 @@ class EquivariantWriter:
         """All layers made, all numbers put in."""
         root = nn.Module()
         for path, make in self.makers.items():
-            _put(root, path, make())
+            try:
+                layer = make()
+            except QuarterturnError as error:
+                why = f"{path} cannot be built: {error}"
+                raise RefusedParts(f"{why}; wrap() takes every network", {path: why}, {}) from error
+            _put(root, path, layer)
         for path, make_tensor in self.constants.items():
             _put(root, path, make_tensor())
         for node in self.graph.nodes:
@@ -145,6 +157,8 @@ class EquivariantWriter:
     def in_network_layout(self, value: TrackedValue, path: str) -> TrackedValue:
         """The value with features first, and its orientations where the new network has them: as maps, or dense."""
         value = self.with_orientations(value, path)
+        if any(isinstance(c, Inside) for c in value.components):
+            raise Refusal("it splits an axis of positions into blocks")
         if value.form != "in_batch":
             return value
         if not value.has_each_axis_once() or any(len(axis) > 1 for axis in value.axes):
@@ -193,6 +207,7 @@ class EquivariantWriter:
         value = self.with_orientations(value, path)
         if value.form == "in_batch":
             return value
+        self.check_whole(value)
         value = self.maps(value, path) if value.positions else self.dense(value, path)
         node = self.helper(f"{path}.beside", lambda: OrientationsToBatch(self.group, self.rotate), value.node)
         held: list[Component] = [next(c for c in value.components if isinstance(c, Batch)), value.features]
@@ -200,13 +215,18 @@ class EquivariantWriter:
         blocks = next((c for c in value.components if isinstance(c, Blocks)), None)
         axes = value.axes
         if blocks is not None:  # what was split off and not pooled are no orientations: take them as any two axes
-            outer, inner = split_features(blocks.features, size_of(blocks))
+            outer, inner = split_features(blocks.features, size_of(blocks), self.group.order)
             count = [self.width(c) if isinstance(c, Features) else size_of(c) for c in (outer, inner)]
             node, held[1:2] = self.method("unflatten", node, 1, count), [outer, inner]
             taken = {Blocks: outer, Orientations: inner}
             axes = tuple(tuple(taken.get(type(c), c) for c in axis) for axis in axes)
         node = self._arranged(node, held, axes)
         return replace(value, node=node, form="in_batch", axes=tuple(merged(axis) for axis in axes))
+
+    def check_whole(self, value: TrackedValue) -> None:
+        """Refuse what holds one axis of its maps alone: turned images would have it along another one."""
+        if any(isinstance(c, Spread) for c in value.components):
+            raise Refusal("it reduces one axis of positions, and goes on with the other in a way that is not known")
 
     def _arranged(self, node: fx.Node, held: Sequence[Component], axes: Sequence[Axis]) -> fx.Node:
         """A tensor whose axes hold these components, one each, with other axes made of them."""
@@ -237,22 +257,33 @@ class EquivariantWriter:
             features.fixed(features.channels // self.group.order)
         else:
             features.fixed(features.channels, shared=True)
+            self.pooled_features.append(features)
         value = self.in_network_layout(value, path)
         node = self.helper(f"{path}.pool", lambda: Pool(self.group, self.pool, rotate=self.rotate), value.node)
         return self.without_orientations(value, node)
 
+    def stacked(self, value: TrackedValue, path: str, places: Callable[[], list[int]] | None = None) -> TrackedValue:
+        """The value with its orientations as channels, feature by feature: all of them, or those in some places."""
+        value = self.in_network_layout(self.without_blocks(value, path), path)
+
+        def make() -> ToChannels:
+            chosen = None if places is None else places()
+            whole = chosen == list(range(self.widths.of(value.features) * self.group.order))
+            return ToChannels(self.group, None if whole else chosen, self.rotate).to(value.example.device)
+
+        return self.without_orientations(value, self.helper(f"{path}.stack", make, value.node))
+
     def orientations_as_channels(self, value: TrackedValue, path: str) -> TrackedValue:
-        """The value with its orientations as channels of an ordinary tensor."""
+        """The value as an ordinary tensor of as many channels as before, each of them some orientation."""
         features = value.features
-        if features.channels % self.group.order:
-            raise Refusal(f"{features.channels} channels cannot hold the {self.group.order} orientations")
-        features.fixed(features.channels // self.group.order)
-        value = self.in_network_layout(value, path)
-        node = self.helper(f"{path}.stack", lambda: ToChannels(self.group, self.rotate), value.node)
-        return self.without_orientations(value, node)
+        if features.channels % self.group.order == 0:
+            with contextlib.suppress(Refusal):  # what is wider, or fixed by an input, has room for them too
+                features.fixed(features.channels // self.group.order)
+        return self.stacked(value, path, lambda: self.widths.places(features))
 
     def without_orientations(self, value: TrackedValue, node: fx.Node) -> TrackedValue:
         """A tensor without orientations, with the axes of the old network."""
+        self.check_whole(value)
         held: list[Component] = [c for c in value.components if not isinstance(c, Orientations)]
         order = sorted(range(len(held)), key=lambda i: _rank(held[i]))
         if value.form == "maps" and not value.positions:
@@ -267,12 +298,27 @@ class EquivariantWriter:
                 node = self.method("flatten", node, place, place + len(axis) - 1)
         return ordinary_tensor(value.example, node)
 
+    def notes_on_wide_layers(self) -> list[str]:
+        """A note, if layers see what is pooled as well: all channels in every orientation."""
+        pooled = {segment.piece for features in self.pooled_features for segment in features.segments}
+        seen = {path: known[0] for path, known in self.known.items() if known and isinstance(known[0], Features)}
+        wide = [path for path, features in seen.items() if any(s.piece in pooled for s in features.segments)]
+        if not wide:
+            return []
+        several = f"{len(wide)} layers, such as {wide[0]}, see" if len(wide) > 1 else f"{wide[0]} sees"
+        return [
+            f"{several} all channels in every orientation, because these are pooled for an output as well: for a "
+            'backbone use output="stacked"'
+        ]
+
     # --- parameters ---------------------------------------------------------------------------------------------------
 
     def feature_parameter(self, constant: TrackedValue, value: TrackedValue) -> fx.Node:
         """A parameter of the old network that has a number for each channel of the value; shaped for its layout."""
         path, tensor = constant.source, constant.example
         features = value.features
+        if path is None and constant.computed is not None and tensor.numel() == features.channels:
+            return constant.computed(lambda v: self._computed_of(v, value))
         if path is None or tensor.numel() != features.channels:
             raise Refusal(f"it computes numbers for each channel from {named(constant)}, which is not known")
         positions = self.group.dim if value.form == "maps" else 0
@@ -287,6 +333,14 @@ class EquivariantWriter:
             return FeatureParameter(self.group, values, positions, self.rotate, trained)
 
         return self.layer(name, make)
+
+    def _computed_of(self, term: TrackedValue, value: TrackedValue) -> Any:
+        """What a parameter for each channel is computed from: others of its kind, and what is one number."""
+        if term.kind == "constant" and term.example.numel() > 1:
+            return self.feature_parameter(term, value)
+        if term.node is None:
+            raise Refusal("it computes numbers for each channel from a number of features or examples")
+        return term.node() if callable(term.node) else term.node
 
 
 def _rank(component: Component) -> tuple[int, int]:

@@ -5,7 +5,7 @@ see what does not depend on the orientation of the input: then it is a plain lay
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, fx, nn
 
 from quarterturn import trees
-from quarterturn._convert.axes import Position
+from quarterturn._convert.axes import Position, maps_of
 from quarterturn._convert.carried_over import names_of_tied
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.function_calls import asks_for_sizes
 from quarterturn._convert.initial_weights import drawn, rearranged
 from quarterturn._convert.tail_steps import Step, feature_axis, step_of
 from quarterturn._convert.tracked_value import TrackedValue, ordinary_tensor
-from quarterturn._convert.widths import make_equal
+from quarterturn._convert.widths import channels, make_equal
 from quarterturn.graph.capture import Captured
 from quarterturn.graph.refusal import Refusal
 from quarterturn.graph.torch_functions import name_of, option
@@ -56,11 +56,11 @@ class _Output:
     tail: set[fx.Node]
 
 
-def last_layers(captured: Captured, model: nn.Module) -> LastLayers:
-    """The layers of which every output of the network is made, and that make nothing else."""
+def last_layers(captured: Captured, model: nn.Module, is_plain: Callable[[fx.Node], bool]) -> LastLayers:
+    """The layers of which outputs of the network are made, and that make nothing else; none is in a plain part."""
     end = next(node for node in captured.graph.nodes if node.op == "output")
     wanted = [n for _, n in trees.leaves(end.args[0], fx.Node) if isinstance(captured.example(n), Tensor)]
-    outputs = [output for node in wanted if (output := _output(captured, node)) is not None]
+    outputs = [output for node in wanted if (output := _output(captured, node, is_plain)) is not None]
     while True:
         nodes = {node for output in outputs for node in output.makers}
         tails = {node for output in outputs for node in output.tail}
@@ -73,7 +73,7 @@ def last_layers(captured: Captured, model: nn.Module) -> LastLayers:
     return LastLayers(frozenset(nodes), frozenset(first), frozenset(tails), len(wanted) - len(outputs))
 
 
-def _output(captured: Captured, node: fx.Node) -> _Output | None:
+def _output(captured: Captured, node: fx.Node, is_plain: Callable[[fx.Node], bool]) -> _Output | None:
     """What makes the output, or None if a part of it comes from elsewhere."""
     output = _Output({}, set())
 
@@ -83,10 +83,12 @@ def _output(captured: Captured, node: fx.Node) -> _Output | None:
     def follow(node: fx.Node, affine: bool) -> bool:
         if not isinstance(captured.example(node), Tensor) or node.op == "placeholder":
             return True
+        if node.op == "call_module" and is_plain(node):
+            return False
         if is_maker(node):
             output.makers[node] = output.makers.get(node, True) and affine
             return True
-        inputs = [n for n in node.all_input_nodes if n.op != "get_attr"]
+        inputs = [n for n in node.all_input_nodes if n.op != "get_attr" and isinstance(captured.example(n), Tensor)]
         axis = feature_axis(captured, inputs[0], is_maker) if inputs else 1
         step = step_of(captured, node, axis)
         if step is None:
@@ -178,7 +180,10 @@ def last_layer(
                 layer.bias.copy_(bias)
         return layer
 
-    return ordinary_tensor(example, w.layer(path, make, seen.node))
+    axes = (
+        (*value.axes[:-1], (channels(weight.shape[0]),)) if is_linear else maps_of(example, channels(weight.shape[0]))
+    )
+    return replace(ordinary_tensor(example, w.layer(path, make, seen.node)), axes=axes)
 
 
 def _first_weights(

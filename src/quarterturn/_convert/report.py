@@ -1,17 +1,32 @@
-"""What `convert` did, as a table: what the network cost before and after, and what was rounded."""
+"""What `convert` did, as a table: what the network cost before and after, what was rounded and what is as it was."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from quarterturn.cost import Cost, aligned, short
+from torch import nn
+
+from quarterturn.cost import Cost, Ours, Work, aligned, short
 from quarterturn.groups import Group
 
 
 @dataclass(frozen=True)
-class Conversion:
-    """What `convert` did: the costs before and after, what was rounded, and what the last layers see.
+class KeptPart:
+    """A part that runs as it is in every pathway: why, and its multiply-adds for one example, in all pathways."""
 
-    `heads` has, for each last layer that gets ordinary numbers, how many.
+    path: str
+    layer: str
+    why: str
+    multiply_adds: int
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What `convert` did: the costs before and after, what was rounded, and which parts stayed plain.
+
+    `rolled_share` is the share of the old network's multiply-adds, between 0 and 1, that lie in layers which share
+    filters over orientations now (`SliceConv`, `RollConv`, `DepthwiseConv`, `RollConvTranspose`, `RollLinear`), or that
+    see what orientations have in common: `heads` has, for each such last layer, how many numbers it sees. The rest are
+    those of plain parts, of layers from `until` on, and of products that are no layers, such as attention.
     """
 
     group: Group
@@ -19,11 +34,50 @@ class Conversion:
     before: Cost
     after: Cost
     notes: tuple[str, ...]
+    plain: tuple[KeptPart, ...] = ()
+    rolled_share: float = 1.0
     heads: Mapping[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         rows = {"as it was": self.before, f"converted, keep={self.keep!r}": self.after}
-        return "\n".join([table(self.group, rows), *(f"- {note}" for note in self.notes)])
+        return "\n".join([table(self.group, rows), *(f"- {remark}" for remark in self.remarks)])
+
+    @property
+    def remarks(self) -> list[str]:
+        """What is to be said below the table, line by line."""
+        share = f"layers that share filters over orientations had {100 * self.rolled_share:.0f} % of the multiply-adds"
+        few = ": wrap() costs about as much and keeps the weights" if self.rolled_share < 0.5 and self.plain else ""
+        lines = [f"{share}{few}"]
+        for layer in dict.fromkeys(part.layer for part in self.plain):
+            parts = [part for part in self.plain if part.layer == layer]
+            name = f"{parts[0].path} ({layer})" + (f" and {len(parts) - 1} more of its type" if len(parts) > 1 else "")
+            work = short(sum(part.multiply_adds for part in parts))
+            cost = f"{self.group.order} times its own work, {work} multiply-adds"
+            lines.append(f"plain, in every orientation: {name}, {cost}; {parts[0].why}")
+        return [*lines, *self.notes]
+
+
+def rolled_share(old: nn.Module, work: Sequence[Work], new: nn.Module, heads: Collection[str] = ()) -> float:
+    """The share of the old network's work in layers that are one of ours under the same name, or heads, in the new one.
+
+    What a module's own code multiplies counts as one of ours where its parameter became a layer, as `block.filters`.
+    """
+    known = {path for path, _ in old.named_modules(remove_duplicate=False)}
+    ours = {path for path, module in new.named_modules(remove_duplicate=False) if isinstance(module, Ours)}
+    of_parameters = {path.rpartition(".")[0] for path in ours - known}
+    rolled = sum(w.multiply_adds for w in work if w.path in ours | of_parameters | set(heads))
+    return rolled / (sum(w.multiply_adds for w in work) or 1.0)
+
+
+def kept_parts(
+    why: dict[str, str], modules: dict[str, nn.Module], work: Sequence[Work], batch: int, paths: Collection[str]
+) -> tuple[KeptPart, ...]:
+    """The plain parts, and what each of them costs in the new network."""
+    found = []
+    for path in dict.fromkeys(paths):
+        cost = sum(w.multiply_adds for w in work if f"{w.path}.".startswith(f"{path}.part."))
+        found.append(KeptPart(path, type(modules[path]).__name__, why.get(path, ""), round(cost / batch)))
+    return tuple(found)
 
 
 def table(group: Group, rows: dict[str, Cost]) -> str:

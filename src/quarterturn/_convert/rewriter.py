@@ -3,19 +3,21 @@
 import copy
 import inspect
 import operator
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any, Literal
 
 from torch import Tensor, fx
 
 from quarterturn import trees
-from quarterturn._convert.axes import maps_of
+from quarterturn._convert.axes import Axis, Blocks, maps_of
 from quarterturn._convert.convolution_rules import check_parametrized
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.function_calls import node_of
 from quarterturn._convert.function_rules import value_of_call
 from quarterturn._convert.heads import Head, LastLayers, last_layer, last_layers, sees_positions
 from quarterturn._convert.layer_rules import copied_layer, rule_for, softmax
+from quarterturn._convert.plain_parts import number_as_before, plain_part
 from quarterturn._convert.tail_steps import ends
 from quarterturn._convert.tracked_value import Form, TrackedValue, number, ordinary_tensor, values_in
 from quarterturn._convert.widths import channels
@@ -25,18 +27,29 @@ from quarterturn.graph.capture import Captured
 from quarterturn.graph.in_place import refuse_changed_views
 from quarterturn.graph.refusal import Refusal
 from quarterturn.graph.rewrite import Failed
-from quarterturn.graph.torch_functions import option
+from quarterturn.graph.torch_functions import PERMUTATIONS, name_of, option, permutation
 
 UNKNOWN_LAYER = "this layer is not known"
+Output = Literal["pooled", "stacked"]
 
 
 class EquivariantRewriter:
     """Writes the equivariant network. Its values are `TrackedValue`; see `quarterturn.graph.rewrite`."""
 
-    def __init__(self, captured: Captured, writer: EquivariantWriter, until: str | None, head: Head) -> None:
-        self.captured, self.writer, self.head = captured, writer, head
+    def __init__(
+        self,
+        captured: Captured,
+        writer: EquivariantWriter,
+        until: str | None,
+        plain: Collection[str] = (),
+        output: Output = "pooled",
+        head: Head = "pool",
+    ) -> None:
+        self.captured, self.writer, self.plain, self.output_kind, self.head = captured, writer, plain, output, head
+        self.copied: set[str] = set()  # layers from `until` on
         self.unchanged = frozenset(_nodes_from(captured, until))  # from `until` on
-        self.last = LastLayers() if self.unchanged else last_layers(captured, writer.model)
+        pools = output == "pooled" and not self.unchanged
+        self.last = last_layers(captured, writer.model, self.is_plain) if pools else LastLayers()
 
     def input(self, node: fx.Node) -> TrackedValue:
         default = node.args[0] if node.args else inspect.Signature.empty
@@ -51,10 +64,16 @@ class EquivariantRewriter:
     def call(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         if node.target is operator.getitem and not isinstance(args[0], TrackedValue):  # from several values
             return args[0][args[1].example if isinstance(args[1], TrackedValue) else args[1]]
-        if node in self.unchanged or self.is_behind_head(node, args, kwargs):
+        if node.target is getattr and not isinstance(args[0], TrackedValue):
+            return getattr(args[0], args[1])
+        if self.is_behind_head(node, args, kwargs):
+            return self.behind_head(node, args, kwargs)
+        if node in self.unchanged:
             return self.unchanged_call(node, args, kwargs)
         refuse_changed_views(node, self.captured.modules)
         example = self.captured.example(node)
+        if node.op == "call_module" and self.is_plain(node):
+            return plain_part(self.writer, self.captured, node, args, kwargs)
         if self.is_head(node, args):
             return self.last_layer(node, args, kwargs, example)
         if node.op == "call_module":
@@ -67,14 +86,22 @@ class EquivariantRewriter:
         values = values_in([args, kwargs])
         return node in self.last.tails and all(v.kind != "oriented" and v.node is not None for v in values)
 
+    def behind_head(self, node: fx.Node, args: Any, kwargs: Any) -> TrackedValue:
+        """The same call, and what its axes hold, where these are the same ones."""
+        new, before = self.unchanged_call(node, args, kwargs), args[0] if args else None
+        if not isinstance(before, TrackedValue) or before.kind != "ordinary":
+            return new
+        axes: tuple[Axis, ...] = before.axes if new.example.shape == before.example.shape else ()
+        if node.op != "call_module" and name_of(node.target) in PERMUTATIONS and before.axes:
+            order = permutation(str(name_of(node.target)), len(before.axes), node.args[1:], node.kwargs)
+            axes = tuple(before.axes[i] for i in order)
+        return replace(new, axes=axes)
+
     def is_head(self, node: fx.Node, args: Any) -> bool:
         """Whether orientations are pooled before this layer: with head="pool" only where that makes no difference."""
-        if node not in self.last.nodes or args[0].kind != "oriented":
+        if node not in self.last.nodes or args[0].kind != "oriented" or sees_positions(args[0]):
             return False
-        if self.head != "pool":
-            return True
-        same = self.writer.pool == "mean" and node in self.last.mean_first
-        return same and not sees_positions(args[0])
+        return self.head != "pool" or (self.writer.pool == "mean" and node in self.last.mean_first)
 
     def last_layer(self, node: fx.Node, args: Any, kwargs: Any, example: Any) -> TrackedValue:
         if node.op == "call_module":
@@ -86,6 +113,11 @@ class EquivariantRewriter:
             path = given[0].source.removesuffix(".weight")
             weight, bias = (None if value is None else value.example for value in given)
         return last_layer(self.writer, self.head, path, weight, bias, args[0], example)
+
+    def is_plain(self, node: fx.Node) -> bool:
+        """Whether the node calls a module that is not followed."""
+        module = self.captured.modules.get(str(node.target))
+        return any(module is self.captured.modules[path] for path in self.plain)
 
     def layer(self, node: fx.Node, args: Any, kwargs: Any, example: Any) -> TrackedValue:
         if len(args) != 1 or kwargs or not isinstance(args[0], TrackedValue):
@@ -106,12 +138,18 @@ class EquivariantRewriter:
         w = self.writer
 
         def found(_: str, value: TrackedValue) -> Any:
+            if value.kind == "number" and not isinstance(value.node, fx.Node):
+                return number_as_before(value, self.captured)
             return w.orientations_as_channels(value, "until").node if value.kind == "oriented" else node_of(value)
 
         old, named = trees.mapped((args, kwargs), TrackedValue, found)
+        path = str(node.target)
         if node.op == "call_module":
-            module = self.captured.modules[str(node.target)]
-            new = w.layer(str(node.target), lambda: copy.deepcopy(module), *old)
+            if path in w.makers and path not in self.copied:
+                raise Refusal("it is called before until and after it, and cannot be converted and stay as it is")
+            self.copied.add(path)
+            module = self.captured.modules[path]
+            new = w.layer(path, lambda: copy.deepcopy(module), *old)
             new.kwargs = named
         else:
             new = w.graph.create_node(node.op, node.target, old, named)
@@ -123,8 +161,15 @@ class EquivariantRewriter:
                 f"{self.last.other_outputs} outputs have no last layer, and are pooled as they are"
             )
 
-        def found(_: str, value: TrackedValue) -> Any:
-            return self.writer.pooled(value, "output").node if value.kind == "oriented" else node_of(value)
+        def found(path: str, value: TrackedValue) -> Any:
+            if value.kind != "oriented":
+                if value.axes:  # behind a last layer
+                    self.writer.outputs[path] = value.axes
+                return node_of(value)
+            if value.has_each_axis_once() and not any(isinstance(c, Blocks) for c in value.components):
+                self.writer.outputs[path] = value.axes
+            make = self.writer.pooled if self.output_kind == "pooled" else self.writer.stacked
+            return make(value, "output").node
 
         self.writer.graph.output(trees.mapped(result, TrackedValue, found))
 
@@ -139,7 +184,7 @@ class EquivariantRewriter:
         return TrackedValue("oriented", new, example, maps_of(example, channels(example.shape[1])), form)
 
     def refused_anyway(self, node: fx.Node) -> str | None:
-        if node.op != "call_module" or node in self.unchanged:
+        if node.op != "call_module" or node in self.unchanged or self.is_plain(node):
             return None
         return None if rule_for(self.captured.modules[str(node.target)]) else UNKNOWN_LAYER
 

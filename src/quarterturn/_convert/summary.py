@@ -49,5 +49,5 @@ def costs(model: nn.Module, group: Group, input_size: Sequence[int]) -> tuple[di
         except ConversionError as error:
             return rows, [str(error)]
         rows[f"convert, keep={keep!r}"] = conversion.after
-        notes |= dict.fromkeys(f"keep={keep!r}: {note}" for note in conversion.notes)
+        notes |= dict.fromkeys(f"keep={keep!r}: {note}" for note in conversion.remarks)
     return rows, list(notes)

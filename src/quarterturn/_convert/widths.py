@@ -188,6 +188,13 @@ class Widths:
             position += segment.channels
         return found
 
+    def places(self, axis: Features) -> list[int]:
+        """For each old channel the channel of the stacked layout that it became; of several, the first."""
+        first: dict[int | None, int] = {}
+        for place, source in enumerate(self.sources(axis)):
+            first.setdefault(source, place)
+        return [first[channel] for channel in range(axis.channels)]
+
     @property
     def _scale(self) -> float:
         return 1.0 if self.keep == "width" else math.sqrt(self.order)

@@ -20,6 +20,7 @@ from quarterturn.errors import ConversionError, ShapeError
 from quarterturn.graph.capture import capture, without_new_attributes
 from quarterturn.graph.rewrite import rewrite
 from quarterturn.graph.verify import error_beyond_rounding
+from quarterturn.layers.plain_part import PlainPart
 
 HINT = (
     "; write it without branches on shapes or values, and with layers such as quarterturn.Slice instead of functions "
@@ -47,7 +48,8 @@ def to_plain(
         inputs = None if example is None else (example,)
         if example is not None:
             _check_that_it_takes(model, example)
-        captured = capture(model, _is_whole, inputs, hint=HINT)
+        parts = {module.part for module in model.modules() if isinstance(module, PlainPart)}
+        captured = capture(model, lambda module: module in parts or _is_whole(module), inputs, hint=HINT)
         writer = PlainWriter(dynamic, next((p.dtype for p in model.parameters()), torch.get_default_dtype()))
         rewrite(captured, PlainRewriter(captured, writer), "these parts of the network cannot be converted")
         plain = writer.finish().to(next((p.device for p in model.parameters()), "cpu"))
@@ -70,9 +72,10 @@ def _turning_filters(model: nn.Module) -> nn.Module:
 
 
 def _is_whole(module: nn.Module) -> bool:
-    """Whether a layer is one node of the graph: ours are, except the helper layers of `convert`, which are traced."""
+    """Whether a layer is one node of the graph: ours are, except plain parts and the helper layers of `convert`."""
     home = type(module).__module__
-    return home.startswith("quarterturn.") and not home.startswith("quarterturn._convert.")
+    traced = home.startswith("quarterturn._convert.") or isinstance(module, PlainPart)
+    return home.startswith("quarterturn.") and not traced
 
 
 def _fold_norms(plain: fx.GraphModule) -> None:

@@ -15,6 +15,7 @@ class PlainWriter:
         self.dynamic = dynamic  # the network must take maps of any size
         self.dtype = dtype  # of the network's numbers
         self.root, self.graph = nn.Module(), fx.Graph()
+        self.parts: dict[str, str] = {}  # the names of plain parts, which may be called several times
         self.tracer = fx.proxy.GraphAppendingTracer(self.graph)
 
     def proxy(self, node: fx.Node) -> Any:
@@ -23,13 +24,13 @@ class PlainWriter:
 
     def layer(self, path: str, module: nn.Module, proxy: Any) -> Any:
         """Add a layer, and return its output."""
-        name = self._free_name(path.replace(".", "_") or "layer")
+        name = self.free_name(path)
         self.root.add_module(name, module)
         return self.proxy(self.graph.call_module(name, (proxy.node,)))
 
     def constant(self, path: str, tensor: Tensor) -> Any:
         """Add a tensor that belongs to the network."""
-        name = self._free_name(path.replace(".", "_"))
+        name = self.free_name(path)
         put_tensor(self.root, name, copied(tensor))
         return self.proxy(self.graph.get_attr(name))
 
@@ -38,6 +39,8 @@ class PlainWriter:
         self.graph.lint()
         return fx.GraphModule(self.root, self.graph, "Plain").eval()
 
-    def _free_name(self, name: str) -> str:
+    def free_name(self, path: str) -> str:
+        """A name like the path that no layer or tensor has yet."""
+        name = path.replace(".", "_") or "layer"
         name = name if name.isidentifier() else f"layer_{name}"
         return free_name(name, lambda taken: hasattr(self.root, taken))

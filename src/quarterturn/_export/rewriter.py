@@ -1,5 +1,6 @@
 """How `to_plain` rewrites the inputs, constants, layers, functions and outputs of a network."""
 
+import copy
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from quarterturn.graph.pointwise import is_pointwise
 from quarterturn.graph.refusal import Refusal
 from quarterturn.graph.rewrite import Failed
 from quarterturn.graph.torch_functions import AS_LAYERS, name_of, option
+from quarterturn.layers.plain_part import PlainPart
 
 CONCATENATIONS = ("cat", "concat")
 
@@ -36,7 +38,9 @@ class PlainRewriter:
 
     def call(self, node: fx.Node, args: Any, kwargs: Any) -> PlainTensor:
         refuse_changed_views(node, self.captured.modules)
-        if node.op == "call_module":
+        if node.op == "call_module" and self.is_part(str(node.target)):
+            out = self.part(str(node.target), args, kwargs)
+        elif node.op == "call_module":
             path = str(node.target)
             out = self.layer(path, self.captured.modules[path], args, kwargs, node)
         else:
@@ -70,10 +74,26 @@ class PlainRewriter:
     def refused_anyway(self, node: fx.Node) -> str | None:
         if node.op != "call_module":
             return None
+        if self.is_part(str(node.target)):
+            return None
         module = self.captured.modules[str(node.target)]
         return None if rule_for(module) or is_torchs(module) else UNKNOWN_LAYER
 
     # --- layers and functions -----------------------------------------------------------------------------------------
+
+    def is_part(self, path: str) -> bool:
+        """Whether it is a part of an ordinary network, which runs in every pathway as it is."""
+        outer, _, name = path.rpartition(".")
+        return name == "part" and isinstance(self.captured.modules[outer], PlainPart)
+
+    def part(self, path: str, args: Any, kwargs: Any) -> PlainTensor:
+        """The same call of the part for each pathway: one layer, called several times."""
+        w = self.writer
+        name = w.parts.setdefault(path, w.free_name(path))
+        if not hasattr(w.root, name):
+            w.root.add_module(name, copy.deepcopy(self.captured.modules[path]))
+        args, kwargs = trees.mapped((args, kwargs), PlainTensor, lambda _, t: apply_flatten(stacked(t)).proxy.node)
+        return PlainTensor(w.proxy(w.graph.call_module(name, args, kwargs)))
 
     def layer(self, path: str, module: nn.Module, args: Any, kwargs: Any, node: fx.Node | None = None) -> PlainTensor:
         if len(args) != 1 or kwargs or not isinstance(args[0], PlainTensor):

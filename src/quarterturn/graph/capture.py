@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from quarterturn.errors import ConversionError
+from quarterturn.graph.refusal import RefusedParts
 
 FACTS = ("ndim", "dtype", "device", "is_cuda", "layout", "is_sparse", "requires_grad")  # nothing to do with sizes
 NEW_TENSOR = "makes a tensor or an array of the values of another, as torch.tensor(x) and numpy.asarray(x) do"
@@ -28,6 +29,9 @@ class Captured:
         self.modules = dict(model.named_modules(remove_duplicate=False))
         self.owners: dict[fx.Node, str] = tracer.owners  # the path of the module whose code made the node
         self.is_leaf = tracer.is_leaf_module  # whether a module, by its path, is one node
+        self.callers: dict[str, str] = tracer.callers  # in the code of which module each one is called
+        self.changing: set[fx.Node] = tracer.changing  # calls of layers that changed what they were given
+        self.outputs = [(stack, fx.node.map_aggregate(tree, _value)) for stack, tree in tracer.outputs]
         self._examples = tracer.examples
 
     def example(self, node: fx.Node) -> Any:
@@ -35,6 +39,12 @@ class Captured:
         if node.op == "get_attr":
             return operator.attrgetter(str(node.target))(self.model)
         return self._examples.get(node)
+
+    def part(self, node: fx.Node) -> str:
+        """The path of the innermost module that a node belongs to: the layer itself, or whose code makes it."""
+        if node.op == "output":  # whoever made what is returned
+            return next(map(self.part, node.all_input_nodes), "")
+        return str(node.target) if node.op == "call_module" else self.owners.get(node, "")
 
     def described(self, node: fx.Node) -> str:
         """A node as messages name it: the path and type of a layer, or in whose code which function is called."""
@@ -65,9 +75,13 @@ def capture(
     except Exception as error:  # the network's own code runs here
         if inputs is not None:
             _check_that_it_runs(model, inputs)
-        where = f" in {tracer.failed_in}" if tracer.failed_in else ""
-        raise ConversionError(
-            f"torch.fx cannot follow the network's forward{where}: {first_line(error)}{hint}"
+        inside = tracer.failed_in or ""
+        where = f" in {inside} ({type(model.get_submodule(inside)).__name__})" if inside else ""
+        message = f"torch.fx cannot follow the network's forward{where}: {first_line(error)}{hint}"
+        if isinstance(error, DecidesBySizes) and not may_decide:
+            raise ConversionError(message) from error
+        raise RefusedParts(
+            message, {inside: f"torch.fx cannot follow it: {first_line(error)}"}, tracer.callers
         ) from error
     return Captured(model, graph, tracer)
 
@@ -89,6 +103,10 @@ def _check_that_it_runs(model: nn.Module, inputs: Sequence[Tensor]) -> None:
     except Exception as error:
         shapes = " and ".join(f"{tuple(x.shape)} of {x.dtype} on {x.device}" for x in inputs)
         raise ConversionError(f"the network does not take the example input {shapes}: {first_line(error)}") from error
+
+
+class DecidesBySizes(fx.proxy.TraceError):
+    """The network's code decides by sizes, which may be done for an example of the user's alone."""
 
 
 class _Example(fx.Proxy):
@@ -138,8 +156,9 @@ class _Example(fx.Proxy):
     def _decided(self) -> Any:
         tracer: Any = self.tracer
         if not tracer.may_decide or isinstance(self.value, Tensor):
-            what = "values of tensors" if isinstance(self.value, Tensor) else "sizes"
-            raise fx.proxy.TraceError(f"it decides by {what}")
+            if isinstance(self.value, Tensor):
+                raise fx.proxy.TraceError("it decides by values of tensors")
+            raise DecidesBySizes("it decides by sizes")
         return self.value
 
 
@@ -152,7 +171,10 @@ class _Tracer(fx.Tracer):
         self.examples: dict[fx.Node, Any] = {}
         self.owners: dict[fx.Node, str] = {}
         self.inside: list[str] = [""]
-        self.failed_in = ""  # the path and type of the innermost module whose code could not be followed
+        self.callers: dict[str, str] = {}
+        self.outputs: list[tuple[tuple[str, ...], Any]] = []  # of every call of a module: where, and what it gave
+        self.failed_in: str | None = None  # the path of the innermost module whose code could not be followed
+        self.changing: set[fx.Node] = set()
         self.running = False  # a step on the example: not to be traced
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
@@ -163,11 +185,15 @@ class _Tracer(fx.Tracer):
     ) -> Any:
         if self.running:
             return forward(*args, **kwargs)
-        self.inside.append(self.path_of_module(m))
+        path = self.path_of_module(m)
+        self.callers.setdefault(path, self.inside[-1])
+        self.inside.append(path)
         try:
-            return super().call_module(m, forward, args, kwargs)
+            result = super().call_module(m, forward, args, kwargs)
+            self.outputs.append((tuple(self.inside), result))
+            return result
         except Exception:
-            self.failed_in = self.failed_in or f"{self.inside[-1]} ({type(m).__name__})"
+            self.failed_in = self.inside[-1] if self.failed_in is None else self.failed_in
             raise
         finally:
             self.inside.pop()
@@ -195,6 +221,8 @@ class _Tracer(fx.Tracer):
         type_expr: Any | None = None,
         proxy_factory_fn: Any = None,
     ) -> Any:
+        given = _tensors_in((args, kwargs)) if kind == "call_module" and self.inputs is not None else []
+        versions = [t._version for t in given]
         result = None if self.inputs is None else self.carried_out(kind, target, args, kwargs)
         if self.inputs is not None and _is_fact(kind, target, args):
             return result
@@ -202,6 +230,8 @@ class _Tracer(fx.Tracer):
             return None
         proxy = super().create_proxy(kind, target, args, kwargs, name, type_expr, proxy_factory_fn)
         self.owners[proxy.node] = self.inside[-1]
+        if [t._version for t in given] != versions:
+            self.changing.add(proxy.node)
         if self.inputs is not None:
             self.examples[proxy.node] = result
         return proxy
@@ -253,8 +283,16 @@ def _is_fact(kind: str, target: Any, args: tuple[Any, ...]) -> bool:
     return (kind == "call_method" and target in FACT_METHODS) or (target is getattr and args[1] in FACTS)
 
 
+def _tensors_in(tree: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    fx.node.map_aggregate(tree, lambda item: found.append(v) if isinstance(v := _value(item), Tensor) else None)
+    return found
+
+
 def _value(item: Any) -> Any:
-    return item.value if isinstance(item, _Example) else item
+    if isinstance(item, _Example | fx.proxy.Attribute):
+        return item.tracer.examples[item.node]  # type: ignore[attr-defined]
+    return item
 
 
 def first_line(error: Exception) -> str:

@@ -6,6 +6,7 @@ on the example, with and without gradients, and must call the same layers and gi
 """
 
 import copy
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -14,8 +15,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from quarterturn.check import TOLERANCES, in_eval_mode, largest_difference
-from quarterturn.errors import ConversionError
 from quarterturn.graph.capture import Captured
+from quarterturn.graph.refusal import RefusedParts
 
 WHY = (
     "Code that asks isinstance(x, torch.Tensor), torch.is_tensor(x) or torch.is_grad_enabled() decides otherwise while "
@@ -33,14 +34,51 @@ def check_faithful(captured: Captured, inputs: Sequence[Tensor], hint: str = "")
             called, result = _run(captured, captured.model, inputs)
         mode = "with gradients" if gradients else "on the example"
         differing = _named(captured, (read - called) + (called - read))
-        if differing:
-            what = f"the network calls other layers when it runs {mode} than when its code is read: {differing}"
-            raise ConversionError(f"{what}. {WHY}{hint}")
-        gap, size = largest_difference(expected, result)
-        if gap > max(TOLERANCES.get(x.dtype, 1e-4) for x in inputs) * size:
-            raise ConversionError(
-                f"the network gives other outputs when it runs {mode} than when its code is read. {WHY}{hint}"
-            )
+        tolerance = max(TOLERANCES.get(x.dtype, 1e-4) for x in inputs)
+        if not differing and _agree(expected, result, tolerance):
+            continue
+        what = f"calls other layers when it runs {mode} than when its code is read: {differing}" if differing else ""
+        what = what or f"gives other outputs when it runs {mode} than when its code is read"
+        with torch.set_grad_enabled(gradients), in_eval_mode(captured.model):
+            part = _first_that_differs(captured, inputs, tolerance)
+        raise RefusedParts(f"the network {what}. {WHY}{hint}", {part: f"it {what}"}, captured.callers)
+
+
+def _agree(expected: Any, got: Any, tolerance: float) -> bool:
+    gap, size = largest_difference(expected, got)
+    return gap <= tolerance * size
+
+
+def _first_that_differs(captured: Captured, inputs: Sequence[Tensor], tolerance: float) -> str:
+    """The innermost module that runs otherwise than it was read: it calls others, or gives something else."""
+    ran: list[tuple[tuple[str, ...], Any]] = []
+    stack, handles = [""], []
+
+    def enter(path: str) -> Any:
+        return lambda module, args: stack.append(path)
+
+    def leave(module: nn.Module, args: Any, result: Any) -> None:
+        ran.append((tuple(stack), result))
+        stack.pop()
+
+    leaves = {path for path, module in captured.modules.items() if path and captured.is_leaf(module, path)}
+    try:
+        for path, module in captured.model.named_modules():
+            if path:
+                handles.append(module.register_forward_pre_hook(enter(path)))
+                handles.append(module.register_forward_hook(leave))
+        captured.model(*(x.clone() for x in inputs))
+    finally:
+        for handle in handles:
+            handle.remove()
+    ran = [(calls, result) for calls, result in ran if leaves.isdisjoint(calls[:-1])]
+    for (read_in, expected), (ran_in, result) in zip(captured.outputs, ran, strict=False):
+        if read_in != ran_in:
+            shared = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(read_in, ran_in, strict=False))
+            return [one for one, _ in shared][-1]
+        if not _agree(expected, result, tolerance):
+            return ran_in[-1]
+    return ""
 
 
 def layers_of_training(captured: Captured, inputs: Sequence[Tensor]) -> str:
@@ -81,7 +119,7 @@ def _run(captured: Captured, model: nn.Module, inputs: Sequence[Tensor]) -> tupl
 
     try:
         for path, module in model.named_modules():
-            if captured.is_leaf(module, path):
+            if captured.is_leaf(captured.modules[path], path):
                 handles.append(module.register_forward_pre_hook(enter))
                 handles.append(module.register_forward_hook(leave))
         return called, model(*(x.clone() for x in inputs))

@@ -30,7 +30,7 @@ def refuse_changed_views(node: fx.Node, modules: Mapping[str, nn.Module]) -> Non
     source: Any = node.args[0]
     while _is_view(source):
         source = source.args[0]
-        if isinstance(source, fx.Node) and not _nodes_after(node).isdisjoint(source.users):
+        if isinstance(source, fx.Node) and not nodes_after(node).isdisjoint(source.users):
             raise Refusal("it works in place on a part of a tensor that is used as a whole afterwards")
 
 
@@ -38,7 +38,8 @@ def _is_view(node: Any) -> bool:
     return isinstance(node, fx.Node) and node.op.startswith("call_") and name_of(node.target) in VIEWS
 
 
-def _nodes_after(node: fx.Node) -> set[fx.Node]:
+def nodes_after(node: fx.Node) -> set[fx.Node]:
+    """All that comes later in the graph."""
     nodes = list(node.graph.nodes)
     return set(nodes[nodes.index(node) + 1 :])
 

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 from torch import fx
 
-from quarterturn.errors import ConversionError, QuarterturnError
+from quarterturn.errors import QuarterturnError
 from quarterturn.graph.capture import Captured
 from quarterturn.graph.in_place import works_in_place
-from quarterturn.graph.refusal import Refusal
+from quarterturn.graph.refusal import Refusal, RefusedParts
 
 
 class Failed:
@@ -42,9 +42,9 @@ class Rewriter(Protocol):
 
 
 def rewrite(captured: Captured, rewriter: Rewriter, headline: str) -> None:
-    """Write all of the network, or raise one `ConversionError` that lists what was refused."""
+    """Write all of the network, or raise one error that lists what was refused."""
     values: dict[fx.Node, Any] = {}
-    problems: dict[str, None] = {}
+    problems: dict[fx.Node, str] = {}
     for node in captured.graph.nodes:
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: values[n])
         why: str | None = None
@@ -56,13 +56,30 @@ def rewrite(captured: Captured, rewriter: Rewriter, headline: str) -> None:
             except (Refusal, QuarterturnError) as error:
                 why, value = str(error), rewriter.stand_in(node, args)
         if why is not None:
-            problems[f"{captured.described(node)}: {why}"] = None
+            problems[node] = f"{captured.described(node)}: {why}"
         if works_in_place(node, captured.modules):
             before = values[node.all_input_nodes[0]]  # who uses this tensor from here on sees what became of it
             values.update((other, value) for other, v in values.items() if v is before)
         values[node] = value
     if problems:
-        raise ConversionError(f"{headline}:\n" + "\n".join(f"- {problem}" for problem in problems))
+        message = f"{headline}:\n" + "\n".join(f"- {problem}" for problem in dict.fromkeys(problems.values()))
+        raise RefusedParts(message, _parts(captured, problems), captured.callers)
+
+
+def _parts(captured: Captured, problems: dict[fx.Node, str]) -> dict[str, str]:
+    """The parts to blame. What follows from a refused node may be refused for that alone, so such nodes count only
+    where a part of the same type is to blame without doubt."""
+    found: dict[str, str] = {}
+    later: dict[str, str] = {}
+    reached: set[fx.Node] = set()
+    for node in captured.graph.nodes:
+        follows = not reached.isdisjoint(node.all_input_nodes)
+        if node in problems:
+            (later if follows else found).setdefault(captured.part(node), problems[node])
+        if follows or node in problems:
+            reached.add(node)
+    types = {type(captured.modules[path]) for path in found if path}
+    return found | {path: why for path, why in later.items() if path and type(captured.modules[path]) in types}
 
 
 def _written(rewriter: Rewriter, node: fx.Node, args: Any, kwargs: Any) -> Any:

@@ -1,6 +1,6 @@
 """Apply any layer to each orientation in its own frame."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,20 +17,33 @@ def in_own_frames(x: Tensor, group: Group, layer: Callable[[Tensor], Tensor]) ->
     This is exact for any layer, but copies the maps. Orientations whose turned maps have the same shape run as one
     batch: on square maps the layer is called once, as between `unstack` and `stack`.
     """
-    turned = [ops.act(part, group, h) for h, part in enumerate(split_orientations(x, group).unbind(2))]
-    sizes = [as_numbers(part.shape[2:]) for part in turned]
-    parts: dict[int, Tensor] = {}
-    for shape in dict.fromkeys(sizes):
-        orientations = [h for h in range(group.order) if sizes[h] == shape]
-        outs = layer(torch.cat([turned[h] for h in orientations])).chunk(len(orientations))
-        parts.update((h, ops.act(out, group, group.inverse[h])) for h, out in zip(orientations, outs, strict=True))
-    shapes = {as_numbers(part.shape[2:]) for part in parts.values()}
+    turned = [[ops.act(part, group, h)] for h, part in enumerate(split_orientations(x, group).unbind(2))]
+    outs = run_alike(turned, lambda part: [layer(part)])
+    parts = {h: ops.act(out, group, group.inverse[h]) for h, (out,) in enumerate(outs)}
+    check_same_shapes(list(parts.values()), group)
+    return join_orientations(parts)
+
+
+def run_alike(pathways: Sequence[Sequence[Tensor]], run: Callable[..., Sequence[Tensor]]) -> list[Sequence[Tensor]]:
+    """Run the same on the tensors of each pathway: one batch for all whose tensors have the same shapes."""
+    shapes = [tuple(as_numbers(x.shape) for x in inputs) for inputs in pathways]
+    found: dict[int, Sequence[Tensor]] = {}
+    for shape in dict.fromkeys(shapes):
+        same = [h for h in range(len(pathways)) if shapes[h] == shape]
+        together = [torch.cat(xs) for xs in zip(*(pathways[h] for h in same), strict=True)]
+        outs = [out.chunk(len(same)) for out in run(*together)]
+        found.update((h, [out[i] for out in outs]) for i, h in enumerate(same))
+    return [found[h] for h in range(len(pathways))]
+
+
+def check_same_shapes(parts: Sequence[Tensor], group: Group) -> None:
+    """Raise unless all orientations, turned back, have the same shape."""
+    shapes = {as_numbers(part.shape[2:]) for part in parts}
     if len(shapes) > 1:
         raise ShapeError(
             f"the orientations of {group.name} come out in different shapes, {' and '.join(map(str, sorted(shapes)))}, "
             "and cannot be stacked: use the same options for all axes that the group exchanges"
         )
-    return join_orientations(parts)
 
 
 class EachOrientation(nn.Module):
