@@ -163,6 +163,7 @@ def summed_up(make: Callable[[], nn.Module]) -> Rows:
                 "activations": (cost.activations, first.activations),
             }
             cells = {name: f"{short(n)} ({n / base:.2f}x)" for name, (n, base) in numbers.items()}
+            cells["time (estimate)"] = f"{cost.seconds / first.seconds:.2f}x"
             rows.append({"group": group.name, "resnet50, 224 x 224": way, **cells})
     return rows
 

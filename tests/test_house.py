@@ -26,6 +26,7 @@ LIBRARY = [
     "windows",
     "layers",
     "check",
+    "rates",
     "cost",
     "_wrap",
     "graph",

@@ -25,6 +25,7 @@ WHAT = {
         "windows": "where each orientation looks",
         "layers": "layers in two layouts",
         "check": "is it equivariant? who breaks it?",
+        "rates": "measured rates, estimates of time",
         "cost": "multiply-adds, explain",
         "graph": "what convert and to_plain share",
         "_wrap": "wrap: any model, averaged",

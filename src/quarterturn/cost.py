@@ -20,6 +20,7 @@ from quarterturn.execution import Execution
 from quarterturn.layers.convolution import _Convolution
 from quarterturn.layers.linear import RollLinear
 from quarterturn.layers.transposed import RollConvTranspose
+from quarterturn.rates import estimate
 
 Ours = _Convolution | RollLinear | RollConvTranspose
 
@@ -41,12 +42,16 @@ class Work:
 
 @dataclass(frozen=True)
 class Cost:
-    """Parameters, and for one example: multiply-adds as defined, those done (`with_kernel`), and activations."""
+    """Parameters, and for one example: multiply-adds as defined, those done (`with_kernel`), and activations.
+
+    `seconds` is what an example of the batch should take on one thread of this processor (`quarterturn.rates`).
+    """
 
     parameters: int
     multiply_adds: int
     with_kernel: int
     activations: int
+    seconds: float = field(default=0.0, repr=False, compare=False)
 
 
 def cost(model: nn.Module, examples: Sequence[Tensor]) -> Cost:
@@ -55,13 +60,16 @@ def cost(model: nn.Module, examples: Sequence[Tensor]) -> Cost:
     >>> cost(nn.Conv2d(1, 2, 3), [torch.zeros(5, 1, 4, 4)])
     Cost(parameters=20, multiply_adds=72, with_kernel=72, activations=8)
     """
-    return total(model, work_of(model, examples), examples[0].shape[0])
+    return total(model, work_of(model, examples), examples)
 
 
-def total(model: nn.Module, work: Sequence[Work], batch: int) -> Cost:
-    """The cost of a network whose work on so many examples is known."""
+def total(model: nn.Module, work: Sequence[Work], examples: Sequence[Tensor]) -> Cost:
+    """The cost of a network whose work on these examples is known."""
+    batch = examples[0].shape[0]
     sums = [sum(w.multiply_adds for w in work), sum(w.done for w in work), sum(w.activations for w in work)]
-    return Cost(sum(p.numel() for p in model.parameters()), *(round(n / batch) for n in sums))
+    defined, done, activations = (round(n / batch) for n in sums)
+    seconds = sum(estimate(model, examples).values()) / batch
+    return Cost(sum(p.numel() for p in model.parameters()), defined, done, activations, seconds)
 
 
 def work_of(model: nn.Module, examples: Sequence[Tensor]) -> list[Work]:
@@ -87,6 +95,7 @@ class Explanation:
 
     work: tuple[Work, ...] = field(repr=False)
     codes: dict[str, int]
+    seconds: dict[str, float] = field(default_factory=dict, repr=False)  # an estimate, by what takes the time
 
     def __str__(self) -> str:
         total = sum(w.multiply_adds for w in self.work) or 1.0
@@ -96,7 +105,12 @@ class Explanation:
             rows.append([w.path or "(the model)", type(w.layer).__name__, w.execution.code, *numbers, w.execution.why])
         done = sum(w.done for w in self.work)
         rows.append(["all", "", "", short(total), short(done), f"{100 * done / total:.0f} %", ""])
-        return aligned(rows, right=(3, 4, 5))
+        return "\n".join([aligned(rows, right=(3, 4, 5)), *self._time()])
+
+    def _time(self) -> list[str]:
+        whole = sum(self.seconds.values())
+        shares = [f"{what} {100 * seconds / whole:.0f} %" for what, seconds in self.seconds.items() if seconds]
+        return [f"estimated time on one thread: {1000 * whole:.3g} ms: {', '.join(shares)}"] if shares else []
 
 
 def explain(model: nn.Module, x: Tensor | tuple[Tensor, ...]) -> Explanation:
@@ -104,7 +118,7 @@ def explain(model: nn.Module, x: Tensor | tuple[Tensor, ...]) -> Explanation:
 
     Multiply-adds are for the whole input, as the layer is defined. "done" are those that remain in the group-Fourier
     basis, where the kernel or a block-diagonal product runs the layer. Layers without multiply-adds (norms,
-    activations, pooling) are not listed.
+    activations, pooling) are not listed, but are a part of the estimated time below the table.
 
     >>> from quarterturn import C4, RollConv, SliceConv
     >>> net = nn.Sequential(SliceConv(C4, 1, 16, 3, rotate="filters"), RollConv(C4, 16, 16, 3, rotate="filters"))
@@ -114,8 +128,9 @@ def explain(model: nn.Module, x: Tensor | tuple[Tensor, ...]) -> Explanation:
     >>> [work.execution.code for work in found.work][0]
     "torch's convolution"
     """
-    work = tuple(work_of(model, x if isinstance(x, tuple) else (x,)))
-    found = Explanation(work, dict(Counter(w.execution.code for w in work)))
+    examples = x if isinstance(x, tuple) else (x,)
+    work = tuple(work_of(model, examples))
+    found = Explanation(work, dict(Counter(w.execution.code for w in work)), estimate(model, examples))
     print(found)
     return found
 

@@ -306,7 +306,7 @@ def _report(
     inputs: tuple[Tensor, ...],
 ) -> Conversion:
     works, batch = [work_of(net, inputs) for net in (model, converted)], inputs[0].shape[0]
-    before, after = (total(net, work, batch) for net, work in zip((model, converted), works, strict=True))
+    before, after = (total(net, work, inputs) for net, work in zip((model, converted), works, strict=True))
     left_out = layers_of_training(captured, inputs)
     notes = [*writer.notes, *([f"left out, because only training uses them: {left_out}"] if left_out else [])]
     notes += writer.notes_on_wide_layers()

@@ -81,11 +81,12 @@ def kept_parts(
 
 
 def table(group: Group, rows: dict[str, Cost]) -> str:
-    """The costs, and how they compare with the first row."""
+    """The costs, and how they compare with the first row; the last column is an estimate for one thread."""
     first = next(iter(rows.values()))
-    lines = [["", "parameters", "multiply-adds", f"with the {group.name} kernel", "activations"]]
+    lines = [["", "parameters", "multiply-adds", f"with the {group.name} kernel", "activations", "time (estimate)"]]
     for name, cost in rows.items():
         numbers = (cost.parameters, cost.multiply_adds, cost.with_kernel, cost.activations)
         base = (first.parameters, first.multiply_adds, first.multiply_adds, first.activations)
-        lines.append([name, *(f"{short(n)} ({n / max(b, 1):.2f}x)" for n, b in zip(numbers, base, strict=True))])
-    return aligned(lines, right=range(1, 5))
+        cells = [f"{short(n)} ({n / max(b, 1):.2f}x)" for n, b in zip(numbers, base, strict=True)]
+        lines.append([name, *cells, f"{cost.seconds / first.seconds:.2f}x" if first.seconds else "-"])
+    return aligned(lines, right=range(1, 6))
