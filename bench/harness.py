@@ -42,11 +42,12 @@ def medians(
 
 
 def machine() -> str:
-    """A short name of this machine's processor, for file names."""
+    """A short name of this machine's processor, for file names; some processors of one name have AVX-512."""
     cpu = platform.processor() or platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         cpu = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+        cpu += " avx512" if any("avx512f" in line.split() for line in lines) else ""
     except (OSError, StopIteration):
         pass
     return "-".join("".join(c if c.isalnum() else " " for c in cpu).split()).lower()
@@ -83,6 +84,7 @@ def latest(name: str) -> Path:
     """The result of that name with the newest torch; of several machines one has to be named, as in conv-amd-epyc."""
     form = re.compile(rf"{re.escape(name)}(?:-(.+))?-torch([\d.]+)\.csv")
     found = [(match[1], match[2], path) for path in RESULTS.iterdir() if (match := form.fullmatch(path.name))]
+    found = [each for each in found if each[0] is None] or found  # a machine that is named in full
     machines = sorted({str(where) for where, _, _ in found})
     if len(machines) != 1:
         raise LookupError(f"{name}: there are results of {', '.join(machines) or 'no machine'}, name one of them")
