@@ -1,17 +1,22 @@
-"""Which networks of timm, torchvision and segmentation_models_pytorch `convert` takes, and what becomes of them.
+"""Which networks `convert` takes, and what becomes of them: one of each convolutional family of timm, and others.
 
-.venv-timm/bin/python bench/convert.py [NETWORK ...]
+.venv-timm/bin/python bench/convert.py [--continue] [NETWORK ...]
 
-With names, such as "timm resnet50", only those are measured again, and the others stay as they are.
+With names, such as "timm resnet50", only those are measured again, and the others stay as they are. With --continue,
+only those that are in no record of this machine yet.
 
-Every network is converted to C4 at 64 x 64 (96 x 96 for the Inceptions; what has one size only, at that), in both
-modes, and compared with its plain twin, as if it had learnt: no parameter is switched off, and norms have seen images.
-Errors are relative to the difference between the answers to two images. It runs in the environment of `make test-timm`.
+Every network is converted to C4 at 64 x 64 (96 x 96 for the Inceptions and NASNets; what has one size only, at that),
+in both modes, and compared with its plain twin, as if it had learnt: no parameter is switched off, and norms have seen
+images. Errors are relative to the difference between the answers to two images. Where rounding is amplified to more
+than 1e-4 in float32, they are those in float64. It runs in the environment of `make test-timm`.
 """
 
+import argparse
+import copy
 import csv
 import importlib
 import operator
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -20,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness import latest, write
+from harness import Rows, record, save, write
 from torch import Tensor, nn
 
 import quarterturn as qt
@@ -32,18 +37,8 @@ from quarterturn.graph import pointwise, torch_functions
 from quarterturn.graph.lively import images_like, lively
 
 TIMM = """
-    resnet18 resnet50 resnet26d resnetaa50 resnetblur50 resnetrs50 resnext50_32x4d wide_resnet50_2 seresnet50
-    legacy_seresnet18 skresnet18 resnest14d res2net50_26w_4s res2next50 resnetv2_50 resnetv2_50d_gn densenet121 vgg11
-    vgg16_bn mobilenetv1_100 mobilenetv2_100 mobilenetv3_small_100 mobilenetv4_conv_small mobileone_s0 efficientnet_b0
-    efficientnet_lite0 efficientnetv2_rw_t tf_efficientnet_b0 tf_efficientnetv2_b0 mixnet_s mnasnet_100 fbnetc_100
-    fbnetv3_b spnasnet_100 hardcorenas_a tinynet_e lcnet_050 regnetx_002 regnety_002 regnetz_b16 convnext_atto
-    convnextv2_atto convnext_atto_rms inception_v3 inception_v4 inception_resnet_v2 inception_next_atto xception41
-    legacy_xception dla34 dla60_res2net hrnet_w18_small cspdarknet53 cspresnet50 darknet53 cs3darknet_s repvgg_a0
-    repvit_m0_9 repghostnet_050 ghostnet_100 ghostnetv2_100 fastvit_t8 dpn68 selecsls42b gernet_s rexnet_100
-    ese_vovnet19b_dw hgnet_tiny hgnetv2_b0 rdnet_tiny poolformer_s12 poolformerv2_s12 convformer_s18 focalnet_tiny_srf
-    mambaout_femto starnet_s1 fasternet_t0 convmixer_768_32 pnasnet5large ecaresnet26t gcresnet33ts tresnet_m
-    nf_resnet50 dm_nfnet_f0 resnetv2_50x1_bit lambda_resnet26t edgenext_xx_small efficientvit_b0 botnet26t_256
-    vit_tiny_patch16_224 swin_tiny_patch4_window7_224 mixer_s32_224
+    resnet18 resnet50 convnext_tiny efficientnet_b0 mobilenetv3_large_100 lambda_resnet26t edgenext_xx_small
+    efficientvit_b0 mobilevit_xxs botnet26t_256 vit_tiny_patch16_224 swin_tiny_patch4_window7_224 mixer_s32_224
 """
 TORCHVISION = """
     resnet18 googlenet squeezenet1_1 shufflenet_v2_x1_0 mnasnet1_0 densenet121 mobilenet_v3_small convnext_tiny vgg11
@@ -51,12 +46,16 @@ TORCHVISION = """
     segmentation.lraspp_mobilenet_v3_large
 """
 SEGMENTERS = "Unet UnetPlusPlus FPN Linknet PSPNet DeepLabV3 DeepLabV3Plus UPerNet MAnet"
+RECORDS = ("families", "convert", "refused")
+SECONDS = 600  # for a network, then it is refused
+HEAD = {"families": ("family", "network"), "convert": ("network",), "refused": ("family", "network", "why")}
 
 
-def networks() -> dict[str, Callable[[], nn.Module]]:
-    """How to make each network, with weights drawn at random."""
+def networks() -> tuple[dict[str, Callable[[], nn.Module]], dict[str, str]]:
+    """How to make each network, with weights drawn at random, and of which family of timm the first of them are."""
     sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "timm"))
     importlib.import_module("conftest")  # what torchvision needs beside a torch without CUDA
+    families = importlib.import_module("families")
     smp, timm, torchvision = map(importlib.import_module, ("segmentation_models_pytorch", "timm", "torchvision"))
 
     def of_torchvision(name: str) -> nn.Module:
@@ -65,14 +64,15 @@ def networks() -> dict[str, Callable[[], nn.Module]]:
         model: nn.Module = operator.attrgetter(name)(torchvision.models)(weights=None, **options)
         return model
 
+    smallest = families.SMALLEST.split()
     found: dict[str, Callable[[], nn.Module]] = {}
-    for name in TIMM.split():
+    for name in [*smallest, *TIMM.split()]:
         found[f"timm {name}"] = partial(timm.create_model, name)
     for name in TORCHVISION.split():
         found[f"torchvision {name}"] = partial(of_torchvision, name)
     for name in SEGMENTERS.split():
         found[f"smp {name}"] = partial(getattr(smp, name), "resnet18", encoder_weights=None)
-    return found
+    return found, {f"timm {name}": families.family_in_module(name) for name in smallest}
 
 
 def first_tensor(tree: Any) -> Tensor:
@@ -87,42 +87,52 @@ def gap(a: Any, b: Any) -> float:
     return float((one - other).abs().max() / (other.amax(0) - other.amin(0)).max())
 
 
+def beyond_rounding(error: Callable[..., float], x: Tensor, *nets: nn.Module) -> str:
+    """An error of networks; that in float64 where they amplify rounding."""
+    found = error(x, *nets)
+    if found > 1e-4:
+        return f"{error(x.double(), *(copy.deepcopy(net).double() for net in nets)):.1e} (float64)"
+    return f"{found:.1e}"
+
+
 def converted_row(name: str, model: nn.Module) -> dict[str, object]:
     """What became of a network; raises where it is refused."""
-    size = next((n for part, n in (("inception_", 96), ("_224", 224), ("_256", 256)) if part in name), 64)
+    sizes = (("inception_", 96), ("nasnetalarge", 96), ("pnasnet", 96), ("_224", 224), ("_256", 256))
+    size = next((n for part, n in sizes if part in name), 64)
     (x,) = images_like([torch.randn(2, 3, size, size)], dim=2)
     start = time.perf_counter()
-    try:
-        net, needs = qt.convert(model, qt.C4), ""
-    except qt.ConversionError as error:
-        if "example" not in str(error):
-            raise
-        net, needs = qt.convert(model, qt.C4, example=x), "yes"
+    net = qt.convert(model, qt.C4, example=x)
     seconds = time.perf_counter() - start
-    before, after = net.conversion.before, net.conversion.after
-    notes = net.conversion.notes
+    done = net.conversion
+    before, after = done.before, done.after
     with torch.no_grad():
         many = images_like([torch.randn(8, 3, size, size)], dim=2)
         can_fail = error_of_answers(lively(model, many), qt.C4, (x,)) > 1e-2  # the old network does
         net = lively(net, many)
-        out = net(x)
         turned = qt.convert(model, qt.C4, rotate="maps", example=x)
         turned.load_state_dict(net.state_dict())
+
+        def turning(x: Tensor, net: nn.Module) -> float:
+            return error_of_answers(net, qt.C4, (x,))
+
+        def differing(x: Tensor, one: nn.Module, other: nn.Module) -> float:
+            return gap(one(x), other(x))
+
         return {
             "network": name,
-            "example needed": needs,
-            "seconds": f"{seconds:.1f}",
-            "error of turned images": f"{error_of_answers(net, qt.C4, (x,)):.1e}" if can_fail else "cannot fail",
-            "maps against filters": f"{gap(turned.eval()(x), out):.1e}",
-            "plain twin": f"{gap(qt.to_plain(net, x)(x), out):.1e}",
+            "rolled": f"{100 * done.rolled_share:.0f} %",
             "parameters": f"{after.parameters / before.parameters:.2f}",
             "multiply-adds": f"{after.multiply_adds / before.multiply_adds:.2f}",
             "with the kernel": f"{after.with_kernel / before.multiply_adds:.2f}",
-            "widths and groups rounded": sum("become" in note for note in notes),
+            "error of turned images": beyond_rounding(turning, x, net) if can_fail else "cannot fail",
+            "maps against filters": beyond_rounding(differing, x, turned.eval(), net),
+            "plain twin": beyond_rounding(differing, x, qt.to_plain(net, x), net),
+            "plain parts": ", ".join(sorted({part.layer for part in done.plain})),
+            "seconds": f"{seconds:.1f}",
         }
 
 
-def known() -> list[dict[str, object]]:
+def known() -> Rows:
     """What there are rules for, from the tables of the rules themselves."""
     layers = [
         kind for kinds, _ in layer_rules.LAYER_RULES for kind in (kinds if isinstance(kinds, tuple) else (kinds,))
@@ -139,9 +149,9 @@ def known() -> list[dict[str, object]]:
     return [{"what": what, "known": ", ".join(f"`{name}`" for name in sorted(found))} for what, found in names.items()]
 
 
-def summed_up(make: Callable[[], nn.Module]) -> list[dict[str, object]]:
+def summed_up(make: Callable[[], nn.Module]) -> Rows:
     """What a network costs by each of the ways, as `quarterturn.summary` prints it."""
-    rows: list[dict[str, object]] = []
+    rows: Rows = []
     for group in (qt.C4, qt.D4):
         found, _ = costs(make(), group, (3, 224, 224))
         first = next(iter(found.values()))
@@ -157,33 +167,56 @@ def summed_up(make: Callable[[], nn.Module]) -> list[dict[str, object]]:
     return rows
 
 
-def before(name: str) -> list[dict[str, object]]:
-    """The rows that were measured before."""
-    with latest(name).open() as file:
+def before(name: str) -> Rows:
+    """The rows that this machine measured before."""
+    if not record(name).exists():
+        return []
+    with record(name).open() as file:
         return list(csv.DictReader(file))
 
 
+def measured(name: str, make: Callable[[], nn.Module], family: str | None) -> tuple[str, dict[str, object]]:
+    """The record that a network goes to, and its row."""
+    torch.manual_seed(0)
+    signal.alarm(SECONDS)
+    try:
+        row = converted_row(name, make())
+    except TimeoutError:
+        return "refused", {"family": family, "network": name, "why": f"it took more than {SECONDS} seconds"}
+    except qt.QuarterturnError as error:
+        lines = [line for line in str(error).splitlines() if line.startswith("- ")] or [str(error)]
+        return "refused", {"family": family, "network": name, "why": lines[0].removeprefix("- ")}
+    finally:
+        signal.alarm(0)
+    return ("convert", row) if family is None else ("families", {"family": family, **row})
+
+
+def too_long(*_: object) -> None:
+    raise TimeoutError
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--continue", dest="goes_on", action="store_true")
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    made, again = networks(), sys.argv[1:]
+    signal.signal(signal.SIGALRM, too_long)
+    made, family = networks()
+    rows = {name: before(name) if options.goes_on or options.names else [] for name in RECORDS}
+    there = {str(row["network"]) for found in rows.values() for row in found}
+    again = options.names or [name for name in made if name not in there]
     write("known", known())
-    if not again:
+    if not options.names and not options.goes_on:
         write("summary", summed_up(made["timm resnet50"]))
-    old = [before(what) if again else [] for what in ("convert", "refused")]
-    taken, refused = ([row for row in rows if row["network"] not in again] for rows in old)
-    for name, make in made.items():
-        if again and name not in again:
-            continue
-        torch.manual_seed(0)
-        print(name, flush=True)
-        try:
-            taken.append(converted_row(name, make()))
-        except qt.ConversionError as error:
-            lines = [line for line in str(error).splitlines() if line.startswith("- ")] or [str(error)]
-            refused.append({"network": name, "parts": len(lines), "the first": lines[0].removeprefix("- ")})
     order = list(made).index
-    for what, rows in (("convert", taken), ("refused", refused)):
-        write(what, sorted(rows, key=lambda row: order(str(row["network"]))))
+    for name in again:
+        print(name, flush=True)
+        target, row = measured(name, made[name], family.get(name))
+        for what in RECORDS:
+            kept = [old for old in rows[what] if old["network"] != name and old["network"] in made]
+            rows[what] = sorted([*kept, *([row] if what == target else [])], key=lambda r: order(str(r["network"])))
+            save(what, rows[what], HEAD[what])
 
 
 if __name__ == "__main__":

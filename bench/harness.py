@@ -52,14 +52,25 @@ def machine() -> str:
     return "-".join("".join(c if c.isalnum() else " " for c in cpu).split()).lower()
 
 
-def write(name: str, rows: Rows) -> Path:
-    """Write the rows as CSV, named by machine and torch version, and print them as a table."""
+def record(name: str) -> Path:
+    """The file of this machine's results of that name, with this version of torch."""
+    return RESULTS / f"{name}-{machine()}-torch{torch.__version__.split('+')[0]}.csv"
+
+
+def save(name: str, rows: Rows, head: Sequence[str] = ()) -> Path:
+    """Write the rows as CSV; `head` names the columns where there are no rows."""
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}-{machine()}-torch{torch.__version__.split('+')[0]}.csv"
+    path = record(name)
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else list(head), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
+    return path
+
+
+def write(name: str, rows: Rows) -> Path:
+    """Write the rows as CSV, named by machine and torch version, and print them as a table."""
+    path = save(name, rows)
     lines = [list(rows[0]), *([str(value) for value in row.values()] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:

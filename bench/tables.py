@@ -9,13 +9,18 @@ import csv
 import re
 from pathlib import Path
 
+import convert_summary
 import costs_summary
 import speed_summary
 from harness import latest, markdown
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = [page for page in sorted(DOCS.rglob("*.md")) if "<!-- table: " in page.read_text()]
-COMPUTED = {"speed": speed_summary.table, "costs-short": costs_summary.table}  # not one record as it is
+COMPUTED = {
+    "speed": speed_summary.table,
+    "costs-short": costs_summary.table,
+    "families-counted": convert_summary.table,
+}  # not one record as it is
 
 
 def table(name: str) -> str:

@@ -282,9 +282,13 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 
 
 def ready(name: str) -> nn.Module:
+    return made(NETWORKS[name])
+
+
+def made(make: Callable[[], nn.Module]) -> nn.Module:
     """The network in float64, with statistics that are not those of a new one."""
     torch.manual_seed(0)
-    net = NETWORKS[name]()
+    net = make()
     net(torch.randn(2, 3, 16, 16))
     for module in net.modules():
         if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
@@ -306,7 +310,11 @@ def gap(a: Any, b: Any) -> float:
 @pytest.mark.parametrize("group", [qt.C4, qt.D4], ids=lambda g: g.name)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_converted_networks_are_exact_in_both_modes_and_out_again(name: str, group: qt.Group) -> None:
-    net, x = ready(name), torch.randn(2, 3, 16, 16, dtype=torch.float64)
+    check_exact(ready(name), group)
+
+
+def check_exact(net: nn.Module, group: qt.Group) -> None:
+    x = torch.randn(2, 3, 16, 16, dtype=torch.float64)
     converted = qt.convert(net, group, example=x)
     assert [t.shape for t in leaves(converted(x))] == [t.shape for t in leaves(net(x))]
     (images,) = images_like([x], dim=2)
@@ -361,15 +369,11 @@ def test_signals_and_volumes() -> None:
 
 
 def test_all_that_is_not_known_is_listed_at_once() -> None:
-    def channel_attention(m: Any, x: Tensor) -> Tensor:
-        x = m.a(x)
-        return x * m.eca(x.mean((2, 3)).unsqueeze(1)).squeeze(1)[:, :, None, None]
-
-    net = Code(channel_attention, a=conv(3, 8), eca=nn.Conv1d(1, 1, 3, padding=1))
+    net = Code(lambda m, x: m.along(m.a(x).flatten(2)), a=conv(3, 8), along=nn.Conv1d(8, 8, 3, padding=1))
     with pytest.raises(qt.ConversionError) as caught:
         qt.convert(net, qt.C4, unknown="refuse")
     message = str(caught.value)
-    assert "- eca (Conv1d): a convolution over 1 axes does not go with C4" in message
+    assert "- along (Conv1d): a convolution over 1 axes does not go with C4" in message
     many = nn.Sequential(conv(3, 8), nn.Softmin(1), conv(8, 8), nn.AdaptiveMaxPool2d((4, 3)), nn.Unfold(3))
     with pytest.raises(qt.ConversionError) as caught:
         qt.convert(many, qt.C4, example=torch.randn(2, 3, 16, 16), unknown="refuse")
@@ -383,10 +387,12 @@ def test_all_that_is_not_known_is_listed_at_once() -> None:
     ("forward", "why"),
     [
         (lambda m, x: m.a(x).mean((2, 3), keepdim=True) + m.positions, "'positions' has a number for each part"),
-        (lambda m, x: m.a(x).mean(2), "some of the axes"),
+        (lambda m, x: m.a(x).mean(2), "reduces one axis of positions"),
+        (lambda m, x: m.a(x).mean((1, 2)), "some axes of positions together with others"),
         (lambda m, x: m.a(x).mean(), "the examples included"),
         (lambda m, x: torch.cat([m.a(x), m.a(x)], dim=2), "another axis than that of the features"),
-        (lambda m, x: torch.matmul(m.a(x), m.a(x)), "not known"),
+        (lambda m, x: torch.matmul(m.a(x), m.a(x)), "axes hold different things"),
+        (lambda m, x: torch.matmul(m.a(x), m.a(x).transpose(2, 3)), "sums products over some axes of positions"),
         (lambda m, x: m.a(x)[:, 0], "one feature"),
         (
             lambda m, x: F.interpolate(m.a(x), scale_factor=0.5, mode="bilinear", antialias=True),
@@ -397,8 +403,13 @@ def test_all_that_is_not_known_is_listed_at_once() -> None:
             "used as a whole afterwards",
         ),
         (lambda m, x: torch.softmax(m.a(x), -1) * 1 + m.a(x), "positions"),
-        (lambda m, x: group_spread(m, m.a(x)), "expands a tensor"),  # and the widths behind it are found
-        (lambda m, x: F.conv2d(m.a(x), m.a.weight[:, :1].repeat(1, 8, 1, 1) * 2), "computed by the network"),
+        (lambda m, x: F.conv2d(m.a(x), m.a.weight[:, :1].repeat(1, 8, 1, 1) * 2), "not computed from one parameter"),
+        (
+            lambda m, x: F.conv2d(x, m.a.weight.flip(0).cumsum(3).reshape(24, 1, 3, 3), groups=3),
+            "not computed from one",
+        ),
+        (lambda m, x: F.conv2d(x, m.a.weight.reshape(4, -1).tanh().reshape(8, 3, 3, 3)), "cannot be followed"),
+        (lambda m, x: F.conv2d(x, m.a(x)[:, :3, :3, :3]), "computed from its input"),
     ],
 )
 def test_what_cannot_be_exact_raises(forward: Callable[..., Any], why: str) -> None:
@@ -748,7 +759,7 @@ def test_summary_shows_all_ways(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(qt.OptionError, match="channels and 2 sizes"):
         qt.summary(ready("residual"), qt.C4, (32, 32))
     refused = Code(lambda m, x: m.a(x).mean(2), a=conv(3, 8))
-    assert "some of the axes" in qt.summary(refused, qt.C4, (3, 16, 16))
+    assert "one axis of positions" in qt.summary(refused, qt.C4, (3, 16, 16))
 
 
 # --- the checks themselves --------------------------------------------------------------------------------------------

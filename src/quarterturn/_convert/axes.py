@@ -1,7 +1,7 @@
 """What each axis of a tensor of the old network holds: examples, features, positions, and what became of them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -26,6 +26,25 @@ class Position:
 
 
 @dataclass(frozen=True)
+class Inside:
+    """What was split off an axis of the maps: the positions inside each block of it."""
+
+    axis: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Spread:
+    """An axis of the maps that the old network has reduced alone.
+
+    The new one has the result at every position along it, in each orientation's own frame.
+    """
+
+    axis: int
+    size: int = 1
+
+
+@dataclass(frozen=True)
 class Extra:
     """An axis that the old network made beside these, such as the branches that it weighs against one another."""
 
@@ -47,7 +66,7 @@ class Orientations:
     size: int
 
 
-Component = Batch | Position | Extra | Features | Blocks | Orientations
+Component = Batch | Position | Inside | Spread | Extra | Features | Blocks | Orientations
 Axis = tuple[Component, ...]  # slowest first; empty for an axis of one
 
 
@@ -69,6 +88,8 @@ def reshaped(axes: Sequence[Axis], shape: Sequence[int], order: int) -> tuple[Ax
     found: list[Axis] = []
     for size in shape:
         mine: list[Component] = []
+        if size == 1 and rest and isinstance(rest[0], Features) and rest[0].channels == 1:
+            mine.append(rest.pop(0))
         while math.prod(map(size_of, mine)) < size:
             if not rest:
                 raise Refusal("its new shape cannot be followed")
@@ -88,8 +109,8 @@ def reshaped(axes: Sequence[Axis], shape: Sequence[int], order: int) -> tuple[Ax
 
 def _with_ones(before: Sequence[Axis], after: tuple[Axis, ...]) -> tuple[Axis, ...]:
     """Axes of one position may be lost in a new shape: batches and maps of size one are put where there is room."""
-    held = {c for axis in after for c in axis if isinstance(c, Batch | Position)}
-    lost = [c for axis in before for c in axis if isinstance(c, Batch | Position) and c not in held]
+    ones = [c for axis in before for c in axis if isinstance(c, Batch | Position | Spread) and c.size == 1]
+    lost = [c for c in ones if not any(c in axis for axis in after)]
     axes = list(after)
     for component in lost:
         room = next((i for i, axis in enumerate(axes) if not axis), None)
@@ -108,19 +129,21 @@ def _with_ones(before: Sequence[Axis], after: tuple[Axis, ...]) -> tuple[Axis, .
 def _split(component: Component, outer: int, order: int) -> tuple[Component, Component]:
     """A component as two, of which the first, slower one has so many."""
     inner, rest = divmod(size_of(component), outer)
-    if rest or not isinstance(component, Features | Extra):
+    if rest or not isinstance(component, Features | Extra | Position):
         raise Refusal("its new shape cannot be followed")
+    if isinstance(component, Position):
+        return Position(component.axis, outer), Inside(component.axis, inner)
     if isinstance(component, Extra):
         return Extra(outer), Extra(inner)
     if inner == order:
         return Blocks(component, order), Orientations(order)
-    return split_features(component, outer)
+    return split_features(component, outer, order)
 
 
-def split_features(features: Features, outer: int) -> tuple[Component, Component]:
-    """Features as two axes, of which the longer one holds features."""
+def split_features(features: Features, outer: int, order: int) -> tuple[Component, Component]:
+    """Features as two axes, of which one holds features: one that the orientations divide, or the longer one."""
     inner = features.channels // outer
-    if outer <= inner:
+    if (outer % order == 0, outer) <= (inner % order == 0, inner):
         return Extra(outer), features.split(outer)[0]
     return _thinned(features, inner), Extra(inner)
 
@@ -145,6 +168,8 @@ def merged(components: Sequence[Component]) -> Axis:
             axis[-1] = Extra(before.size * component.size)
         elif isinstance(before, Blocks) and isinstance(component, Orientations):
             axis[-1] = before.features
+        elif isinstance(before, Position) and isinstance(component, Inside) and before.axis == component.axis:
+            axis[-1] = Position(before.axis, before.size * component.size)
         elif size_of(component) != 1 or not isinstance(component, Extra):
             axis.append(component)
     return tuple(axis)
@@ -162,15 +187,21 @@ def broadcast(tensors: Sequence[Sequence[Axis]]) -> tuple[Axis, ...]:
                 result[i] = axis if axis_size(axis) > axis_size(before) or not before else before
             else:
                 make_axes_equal(before, axis)
-    return tuple(result)
+    whole = {c.axis for axis in result for c in axis if isinstance(c, Position)}
+    return tuple(_without_spread(axis, whole) for axis in result)
+
+
+def _without_spread(axis: Axis, where: Collection[int]) -> Axis:
+    return tuple(c for c in axis if not (isinstance(c, Spread) and c.axis in where))
 
 
 def axis_size(axis: Axis) -> int:
     return math.prod(map(size_of, axis))
 
 
-def make_axes_equal(one: Axis, other: Axis) -> None:
+def make_axes_equal(one: Sequence[Component], other: Sequence[Component]) -> None:
     """Both axes hold the same: their features must be, or become, equally many."""
+    one, other = ([c for c in axis if not isinstance(c, Spread)] for axis in (one, other))
     for a, b in zip(one, other, strict=False):
         if isinstance(a, Features) and isinstance(b, Features):
             make_equal(a, b)

@@ -1,33 +1,62 @@
 """What becomes of calls that reshape, permute, add or drop axes: mostly nothing has to be done in the new network."""
 
+import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 from torch.nn import functional as F
 
-from quarterturn._convert.axes import Axis, Batch, Extra, Position, reshaped, size_of
+from quarterturn._convert.axes import Axis, Batch, Extra, Inside, Position, axis_size, reshaped, size_of
 from quarterturn._convert.equivariant_writer import EquivariantWriter
-from quarterturn._convert.helper_layers import SomeFeatures
+from quarterturn._convert.helper_layers import SomeFeatures, SpaceToFeatures
 from quarterturn._convert.tracked_value import TrackedValue, result
-from quarterturn._convert.widths import Features
+from quarterturn._convert.widths import Features, channels, joined, repeated
 from quarterturn.graph.refusal import Refusal
+from quarterturn.layers.each_orientation import EachOrientation
 
 
-def reshape(w: EquivariantWriter, path: str, value: TrackedValue, example: Tensor) -> TrackedValue:
-    """Another shape, which the example tells."""
+def reshape(
+    w: EquivariantWriter,
+    path: str,
+    value: TrackedValue,
+    example: Tensor,
+    known: Mapping[Position, Any] | None = None,
+) -> TrackedValue:
+    """Another shape, which the example tells; the sizes of some axes of maps may be `known` in the new network."""
     value = w.with_orientations(value, path)
     new = replace(value, example=example, axes=reshaped(value.axes, tuple(example.shape), w.group.order))
+    if any({Inside, Features} <= {type(c) for c in axis} for axis in new.axes):
+        return _space_to_features(w, path, value, new)
     if value.form != "in_batch" and new.has_each_axis_once():
         return new
     held = w.orientations_in_batch(value, path)
-    sizes = [_size(w, held, axis) for axis in new.axes]
+    sizes = [_size(w, held, axis, known or {}) for axis in new.axes]
     return result(held, w.method("reshape", held.node, sizes), example, axes=new.axes)
 
 
-def _size(w: EquivariantWriter, held: TrackedValue, axis: Axis) -> Any:
+def _space_to_features(w: EquivariantWriter, path: str, value: TrackedValue, new: TrackedValue) -> TrackedValue:
+    """Blocks of positions become features, in each orientation's own frame. `new` is what the old code made of it."""
+    at = next(i for i, axis in enumerate(new.axes) if value.features in axis)
+    held = new.axes[at]
+    inside = [c for c in held if isinstance(c, Inside)]
+    blocks = {c.axis: c.size for c in inside}
+    if set(held) != {value.features, *inside} or sorted(blocks) != list(range(w.group.dim)):
+        raise Refusal("it moves positions to features in a way that is not known")
+    if len(set(blocks.values())) > 1 or any(isinstance(c, Inside) for c in new.components if c not in held):
+        raise Refusal("it moves blocks of positions to features that have not the same sides")
+    place = held.index(value.features)
+    before, behind = (math.prod(map(size_of, part)) for part in (held[:place], held[place + 1 :]))
+    order = [c.axis if isinstance(c, Inside) else None for c in held]
+    layer = EachOrientation(w.group, SpaceToFeatures(inside[0].size, order), w.rotate)
+    node = w.helper(f"{path}.blocks", lambda: layer, value.node)
+    features = joined([repeated(value.features, behind)] * before)
+    return result(new, node, new.example, axes=(*new.axes[:at], (features,), *new.axes[at + 1 :]), form="maps")
+
+
+def _size(w: EquivariantWriter, held: TrackedValue, axis: Axis, known: Mapping[Position, Any]) -> Any:
     """The size of a new axis, as a number or computed from those of the tensor."""
     if axis in held.axes and axis:
         return w.method("size", held.node, held.axes.index(axis))
@@ -37,9 +66,12 @@ def _size(w: EquivariantWriter, held: TrackedValue, axis: Axis) -> Any:
             factor: Any = w.width(component)
         elif isinstance(component, Batch | Position):
             place = next((i for i, old in enumerate(held.axes) if old == (component,)), None)
-            if place is None:
+            if place is not None:
+                factor = w.method("size", held.node, place)
+            elif isinstance(component, Position) and component in known:
+                factor = known[component]
+            else:
                 raise Refusal("positions that were joined cannot be told apart here")
-            factor = w.method("size", held.node, place)
         else:
             factor = size_of(component)
         size = factor if isinstance(size, int) and size == 1 else w.function(operator.mul, size, factor)
@@ -80,6 +112,28 @@ def drop_axes(
         for i in sorted(gone, reverse=True):
             node = w.method("squeeze", node, i)
     return result(value, node, example, axes=axes)
+
+
+def expand(
+    w: EquivariantWriter, path: str, value: TrackedValue, wanted: Sequence[tuple[Axis, Any]], example: Tensor
+) -> TrackedValue:
+    """Axes of one become as long as others; `wanted` has what they hold then, and their sizes."""
+    value = w.orientations_in_batch(value, path)
+    if len(wanted) != len(value.axes):
+        raise Refusal("it expands a tensor along new axes")
+    axes, sizes = list(value.axes), [-1] * len(value.axes)
+    for i, (axis, size) in enumerate(wanted):
+        if example.shape[i] == value.shape[i]:
+            continue
+        if not any(isinstance(c, Features | Position | Batch) for c in axis):  # an axis of the network's own making
+            size = example.shape[i]
+            axis = (channels(size) if any(isinstance(c, Features) for c in value.axes[i]) else Extra(size),)
+        if len(axis) == 1 and isinstance(axis[0], Features):
+            size = w.width(axis[0])
+        if size is None or axis_size(axis) != example.shape[i]:
+            raise Refusal("it expands a tensor to a size that cannot be followed")
+        axes[i], sizes[i] = axis, size
+    return result(value, w.method("expand", value.node, *sizes), example, axes=tuple(axes))
 
 
 def some_features(

@@ -1,6 +1,7 @@
 """What becomes of convolutions and dense layers."""
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from quarterturn._convert.axes import Batch, Position, maps_of
+from quarterturn._convert.axes import Batch, Extra, Position, Spread, maps_of
+from quarterturn._convert.computed_filters import Computed
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.initial_weights import drawn, per_feature, projected, rearranged
 from quarterturn._convert.tracked_value import TrackedValue, maps_after, result
@@ -17,6 +19,7 @@ from quarterturn._convert.widths import Features, channels, make_equal
 from quarterturn.filters import roll_filters, slice_filters
 from quarterturn.graph.refusal import Refusal
 from quarterturn.graph.torch_functions import as_tuple
+from quarterturn.layers.computed import ComputedDepthwiseConv, ComputedRollConv, ComputedSliceConv
 from quarterturn.layers.convolution import DepthwiseConv, RollConv, SliceConv
 from quarterturn.layers.linear import RollLinear
 from quarterturn.layers.transposed import RollConvTranspose
@@ -38,6 +41,7 @@ class Convolution:
     padding_mode: str = "zeros"
     output_padding: Any = 0
     trained: bool = True  # filters that are not are kept, whatever the others begin with
+    computed: Computed | None = None  # how the filters are computed from `weight`, if they are
 
     @classmethod
     def of(cls, module: Any) -> "Convolution":
@@ -55,6 +59,8 @@ def convolution(
     w: EquivariantWriter, path: str, old: Convolution, value: TrackedValue, example: Tensor
 ) -> TrackedValue:
     """A SliceConv on ordinary maps, else a RollConv; a filter for each feature stays one."""
+    if value.kind == "oriented" and old.dim == 1 and len(value.axes) == 3 and value.axes[2] == (value.features,):
+        return _across_features(w, path, old, value, example)
     _check_dim(w, old)
     outs, ins = old.weight.shape[0], old.weight.shape[1] * old.groups
     is_ordinary = value.kind == "ordinary"
@@ -66,6 +72,7 @@ def convolution(
     if not is_ordinary:
         features = features or value.features  # a layer on ordinary maps has none
         make_equal(features, value.features)
+    _check_same_use(w, path, old)
     kernel = tuple(old.weight.shape[2:])
     windows_for(w.group, kernel, as_tuple(old.stride), as_tuple(old.padding), as_tuple(old.dilation))  # may refuse
     window = {"stride": old.stride, "padding": old.padding, "dilation": old.dilation}
@@ -83,22 +90,62 @@ def convolution(
         _note_width(w, path, outs, out)
         layer: Any
         if depthwise:
-            layer, groups = DepthwiseConv(w.group, count, kernel, **options), w.group.order * count
+            kind = ComputedDepthwiseConv if old.computed else DepthwiseConv
+            layer, groups = kind(w.group, count, kernel, **options), w.group.order * count
         else:
             seen = ins if is_ordinary else w.widths.of(features)
             groups = _groups(w, path, old, seen, count)
-            kind = SliceConv if is_ordinary else RollConv
-            layer = kind(w.group, seen, count, kernel, groups=groups, **options)
+            kinds = (ComputedSliceConv, ComputedRollConv) if old.computed else (SliceConv, RollConv)
+            layer = kinds[not is_ordinary](w.group, seen, count, kernel, groups=groups, **options)
         in_sources: Sequence[int | None] = range(ins) if is_ordinary else w.widths.sources(features)
         expand = roll_filters if isinstance(layer, RollConv) else slice_filters
         _fill(w, layer, old, w.widths.sources(out), in_sources, groups, lambda t: expand(t, w.group, _all(w)))
         layer.weight.requires_grad_(old.trained)
+        if old.computed is not None:
+            _compute(w, layer, old.computed, w.widths.sources(out))
         return layer
 
     node = w.layer(path, make, value.node)
     if is_ordinary:
         return TrackedValue("oriented", node, example, maps_of(example, out))
     return maps_after(value, node, example, out)
+
+
+def _across_features(
+    w: EquivariantWriter, path: str, old: Convolution, value: TrackedValue, example: Tensor
+) -> TrackedValue:
+    """A convolution along the axis of features, as in channel attention: along the features of each orientation."""
+    if old.computed is not None or example.shape[2] != value.shape[2]:
+        raise Refusal("a convolution along features must leave as many, with filters that are no computed ones")
+    if any(not isinstance(c, Extra) for c in value.axes[1]):
+        raise Refusal("a convolution along features needs them in the last axis, alone")
+    value = w.orientations_in_batch(value, path)
+    outs, ins, size = old.weight.shape
+
+    def make() -> nn.Module:
+        options = {name: as_tuple(getattr(old, name)) for name in ("stride", "padding", "dilation")}
+        options |= {"groups": old.groups, "bias": old.bias is not None, "padding_mode": old.padding_mode}
+        layer = nn.Conv1d(ins * old.groups, outs, size, **options).to(old.weight)
+        keep = w.init == "pretrained" or not old.trained
+        weight = old.weight.detach().clone() if keep else drawn(old.weight, old.weight, 1, 1)
+        layer.weight = nn.Parameter(weight, old.trained)
+        if old.bias is not None:
+            layer.bias = nn.Parameter(old.bias.detach().clone())
+        return layer
+
+    axes = (value.axes[0], () if outs == 1 else (Extra(outs),), value.axes[2])
+    return result(value, w.layer(path, make, value.node), example, axes=axes)
+
+
+def _check_same_use(w: EquivariantWriter, path: str, old: Convolution) -> None:
+    """Refuse filters that the old network's code uses in several ways: they become one layer."""
+    names = ("stride", "padding", "dilation", "groups", "padding_mode", "output_padding")
+    how = (*(as_tuple(getattr(old, name)) for name in names), old.computed.code if old.computed else None)
+    if w.known.setdefault(f"{path}, used as", how) != how:
+        raise Refusal("its filters are used in several ways: give each of them a layer of its own")
+    for other in old.computed.others if old.computed else ():
+        if w.known.setdefault(f"{other}, used by", (path,)) != (path,):
+            raise Refusal(f"{other!r} is used for several filters: give each of them its own")
 
 
 def _check_dim(w: EquivariantWriter, old: Convolution) -> None:
@@ -114,6 +161,7 @@ def transposed(w: EquivariantWriter, path: str, old: Convolution, value: Tracked
     outs = old.weight.shape[1] * old.groups
     features, out = w.known.setdefault(w.tied(path), (value.features, channels(outs)))
     make_equal(features, value.features)
+    _check_same_use(w, path, old)
 
     def make() -> nn.Module:
         seen, count = w.widths.of(features), w.widths.of(out)
@@ -170,6 +218,23 @@ def _fill(
             layer.weight.copy_(drawn(layer.weight, old.weight, mine * positions, inputs * positions))
         if old.bias is not None:
             layer.bias.copy_(per_feature(old.bias.detach(), out_sources, w.group.order, w.init, rest=0.0))
+
+
+def _compute(w: EquivariantWriter, layer: Any, computed: Computed, out_sources: Sequence[int | None]) -> None:
+    """Let a layer compute its filters from its weight, as the old one did."""
+    names = (computed.filters, *computed.others)
+    old = {name: operator.attrgetter(name)(w.model) for name in names}
+    new = {computed.filters: layer.weight}
+    for name in computed.others:
+        tensor = old[name]
+        values = tensor.detach().clone()
+        if tensor.numel() > 1:
+            values = per_feature(values.flatten(), out_sources, w.group.order, w.init)
+            values = values.reshape([values.numel() if n > 1 else 1 for n in tensor.shape])
+        new[name] = nn.Parameter(values, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else values
+    code = computed.written_for(old, new)
+    others = {name.rpartition(".")[2]: tensor for name, tensor in new.items() if name != computed.filters}
+    layer.compute_from(code, **others)
 
 
 def _groups(w: EquivariantWriter, path: str, old: Convolution, features_in: int, features_out: int) -> int:
@@ -229,7 +294,8 @@ def linear(
     kernel = sizes if positions else [1] * w.group.dim
     filters = weight.unflatten(1, (-1, *kernel)) if positions else weight.reshape(*weight.shape, *kernel)
     held = w.maps(value, path)
-    first = replace(held, axes=((Batch(1),), (held.features,), *((p,) for p in held.positions_in_order)))
+    spots = sorted((c for c in held.components if isinstance(c, Position | Spread)), key=lambda c: c.axis)
+    first = replace(held, axes=((Batch(1),), (held.features,), *((c,) for c in spots)))
     out = convolution(
         w, path, Convolution(filters, bias, trained=weight.requires_grad), first, _some_maps(example, w.group.dim)
     )

@@ -18,8 +18,10 @@ from quarterturn._convert.axes import (
     Blocks,
     Component,
     Extra,
+    Inside,
     Orientations,
     Position,
+    Spread,
     maps_of,
     merged,
     size_of,
@@ -154,6 +156,8 @@ class EquivariantWriter:
     def in_network_layout(self, value: TrackedValue, path: str) -> TrackedValue:
         """The value with features first, and its orientations where the new network has them: as maps, or dense."""
         value = self.with_orientations(value, path)
+        if any(isinstance(c, Inside) for c in value.components):
+            raise Refusal("it splits an axis of positions into blocks")
         if value.form != "in_batch":
             return value
         if not value.has_each_axis_once() or any(len(axis) > 1 for axis in value.axes):
@@ -202,6 +206,7 @@ class EquivariantWriter:
         value = self.with_orientations(value, path)
         if value.form == "in_batch":
             return value
+        self.check_whole(value)
         value = self.maps(value, path) if value.positions else self.dense(value, path)
         node = self.helper(f"{path}.beside", lambda: OrientationsToBatch(self.group, self.rotate), value.node)
         held: list[Component] = [next(c for c in value.components if isinstance(c, Batch)), value.features]
@@ -209,13 +214,18 @@ class EquivariantWriter:
         blocks = next((c for c in value.components if isinstance(c, Blocks)), None)
         axes = value.axes
         if blocks is not None:  # what was split off and not pooled are no orientations: take them as any two axes
-            outer, inner = split_features(blocks.features, size_of(blocks))
+            outer, inner = split_features(blocks.features, size_of(blocks), self.group.order)
             count = [self.width(c) if isinstance(c, Features) else size_of(c) for c in (outer, inner)]
             node, held[1:2] = self.method("unflatten", node, 1, count), [outer, inner]
             taken = {Blocks: outer, Orientations: inner}
             axes = tuple(tuple(taken.get(type(c), c) for c in axis) for axis in axes)
         node = self._arranged(node, held, axes)
         return replace(value, node=node, form="in_batch", axes=tuple(merged(axis) for axis in axes))
+
+    def check_whole(self, value: TrackedValue) -> None:
+        """Refuse what holds one axis of its maps alone: turned images would have it along another one."""
+        if any(isinstance(c, Spread) for c in value.components):
+            raise Refusal("it reduces one axis of positions, and goes on with the other in a way that is not known")
 
     def _arranged(self, node: fx.Node, held: Sequence[Component], axes: Sequence[Axis]) -> fx.Node:
         """A tensor whose axes hold these components, one each, with other axes made of them."""
@@ -272,6 +282,7 @@ class EquivariantWriter:
 
     def _without_orientations(self, value: TrackedValue, node: fx.Node) -> TrackedValue:
         """A tensor without orientations, with the axes of the old network."""
+        self.check_whole(value)
         held: list[Component] = [c for c in value.components if not isinstance(c, Orientations)]
         order = sorted(range(len(held)), key=lambda i: _rank(held[i]))
         if value.form == "maps" and not value.positions:
@@ -305,6 +316,8 @@ class EquivariantWriter:
         """A parameter of the old network that has a number for each channel of the value; shaped for its layout."""
         path, tensor = constant.source, constant.example
         features = value.features
+        if path is None and constant.computed is not None and tensor.numel() == features.channels:
+            return constant.computed(lambda v: self._computed_of(v, value))
         if path is None or tensor.numel() != features.channels:
             raise Refusal(f"it computes numbers for each channel from {named(constant)}, which is not known")
         positions = self.group.dim if value.form == "maps" else 0
@@ -319,6 +332,14 @@ class EquivariantWriter:
             return FeatureParameter(self.group, values, positions, self.rotate, trained)
 
         return self.layer(name, make)
+
+    def _computed_of(self, term: TrackedValue, value: TrackedValue) -> Any:
+        """What a parameter for each channel is computed from: others of its kind, and what is one number."""
+        if term.kind == "constant" and term.example.numel() > 1:
+            return self.feature_parameter(term, value)
+        if term.node is None:
+            raise Refusal("it computes numbers for each channel from a number of features or examples")
+        return term.node() if callable(term.node) else term.node
 
 
 def _rank(component: Component) -> tuple[int, int]:

@@ -20,7 +20,8 @@ from quarterturn._convert import (
     reduction_rules,
     spatial_rules,
 )
-from quarterturn._convert.axes import Axis, Blocks, Position, broadcast
+from quarterturn._convert.axes import Axis, Blocks, Extra, Position, Spread, axis_size, broadcast
+from quarterturn._convert.computed_filters import computed_filters
 from quarterturn._convert.equivariant_writer import EquivariantWriter, pointwise_layer
 from quarterturn._convert.function_calls import Call, asks_for_sizes, node_of, same_call
 from quarterturn._convert.position_tables import is_table, position_table
@@ -28,10 +29,24 @@ from quarterturn._convert.tracked_value import TrackedValue, named, number, ordi
 from quarterturn._convert.widths import Features
 from quarterturn.graph.pointwise import is_pointwise
 from quarterturn.graph.refusal import Refusal
-from quarterturn.graph.torch_functions import AS_LAYERS, REDUCTIONS, name_of
+from quarterturn.graph.torch_functions import AS_LAYERS, REDUCTIONS, RESHAPES, name_of, option
 
 TRANSPOSED: tuple[Any, ...] = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 CONVOLUTIONS: tuple[Any, ...] = (F.conv1d, F.conv2d, F.conv3d, *TRANSPOSED)
+# What they make of a parameter is the same numbers, in another shape perhaps.
+VIEWS = {
+    *RESHAPES,
+    "getitem",
+    "unsqueeze",
+    "squeeze",
+    "permute",
+    "transpose",
+    "contiguous",
+    "clone",
+    "detach",
+    "to",
+    "float",
+}
 RESAMPLING = ("antialias", "recompute_scale_factor")  # of F.interpolate
 # They look at every position by itself, so ordinary maps may go through them before they are sliced.
 BY_POSITION = {"cat", "concat", "getitem", "split", "chunk", "softmax", "log_softmax", "narrow", "normalize"}
@@ -54,6 +69,8 @@ def value_of_call(
         return _on_ordinary_tensors(w, node, args, kwargs, example)
     first = next(v for v in tensors if v.kind != "constant")
     call = Call(w, node, path, args, kwargs, first, example, ends)
+    if args and isinstance(args[0], TrackedValue) and args[0].kind == "constant" and not is_pointwise(node.target):
+        return _of_constant(call, args[0], tensors)
     if asks_for_sizes(node):
         return _sizes(call)
     if call.name == "dropout":
@@ -89,21 +106,37 @@ def _of_numbers(
     """What is made of sizes and parameters alone."""
     if asks_for_sizes(node):  # of a parameter
         return number(example)
+    constants = [v for v in values if v.kind == "constant"]
+    if constants and isinstance(example, Tensor | tuple):
+        names = tuple(dict.fromkeys(name for v in constants for name in v.names))
+        constant = TrackedValue("constant", lambda: same_call(w, node, args, kwargs), example, names=names)
+        if len(constants) == 1 and name_of(node.target) in VIEWS and _is_view(constants[0].example, example):
+            return replace(constant, source=constants[0].source, computed=constants[0].computed)
+        if is_pointwise(node.target):
+            return replace(constant, computed=lambda find: same_call(w, node, args, kwargs, find))
+        if name_of(node.target) == "expand" and _expands_by_itself(node):
+            return constants[0]
+        return constant if isinstance(example, Tensor) else _results(w, constant)
     if any(v.kind == "number" and v.node is None for v in values):
         if isinstance(example, Tensor):
             raise Refusal("it makes a tensor from a number of features or examples")
         return number(example)
-    if isinstance(example, Tensor) and any(v.kind == "constant" for v in values):
-        source = values[0].source if len(values) == 1 and _is_view(values[0].example, example) else None
-        names = tuple(dict.fromkeys(name for v in values for name in v.names))
-        return TrackedValue("constant", lambda: same_call(w, node, args, kwargs), example, source=source, names=names)
     new = same_call(w, node, args, kwargs)
     return TrackedValue("constant", new, example) if isinstance(example, Tensor) else number(example, new)
 
 
-def _is_view(before: Any, after: Tensor) -> bool:
+def _results(w: EquivariantWriter, constant: TrackedValue) -> tuple[TrackedValue, ...]:
+    """The tensors of a function of constants that gives several."""
+
+    def one(i: int, item: Any) -> TrackedValue:
+        return replace(constant, node=lambda: w.function(operator.getitem, node_of(constant), i), example=item)
+
+    return tuple(one(i, item) for i, item in enumerate(constant.example))
+
+
+def _is_view(before: Any, after: Any) -> bool:
     """Whether a constant is another, in a shape with at most one axis that is longer than one."""
-    same = isinstance(before, Tensor) and before.numel() == after.numel()
+    same = isinstance(before, Tensor) and isinstance(after, Tensor) and before.numel() == after.numel()
     return same and sum(n > 1 for n in after.shape) <= 1
 
 
@@ -139,14 +172,25 @@ def _on_ordinary_tensors(w: EquivariantWriter, node: fx.Node, args: Any, kwargs:
 # --- tensors with orientations ----------------------------------------------------------------------------------------
 
 
+def _of_constant(call: Call, constant: TrackedValue, tensors: list[TrackedValue]) -> TrackedValue:
+    """A constant that is brought to the shape of another tensor, or meets it."""
+    if call.name in ("max", "min"):
+        return _pointwise(call, tensors)
+    if call.name == "expand_as" and _expands_by_itself(call.node):
+        return constant
+    raise Refusal(f"it uses {named(constant)} in a way that is not known")
+
+
 def _sizes(call: Call) -> Any:
     """Sizes of maps can be had in the new network; numbers of examples and features are other ones there."""
     value, asked = call.value, call.args[1] if len(call.args) > 1 and call.args[1] != "shape" else None
 
     def one(axis: Axis, size: int) -> TrackedValue:
-        if len(axis) == 1 and isinstance(axis[0], Position) and value.form == "maps":
-            return number(size, call.w.method("size", value.node, 2 + axis[0].axis))
-        return number(size, None if axis else 1)
+        if len(axis) == 1 and isinstance(axis[0], Position) and value.form != "dense":
+            place = 2 + axis[0].axis if value.form == "maps" else value.axes.index(axis)
+            return replace(number(size, call.w.method("size", value.node, place)), axes=(axis,))
+        same = all(isinstance(c, Extra | Spread) for c in axis)  # numbers of features and examples differ there
+        return replace(number(size, size if same else None), axes=(axis,))
 
     if asked is not None:
         return one(value.axes[asked], call.example)
@@ -165,6 +209,8 @@ def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
     w, path = call.w, call.path
     tensors = {id(v): w.with_orientations(v, path) for v in values if v.kind != "constant"}
     axes = broadcast([v.axes for v in tensors.values()])
+    if tuple(map(axis_size, axes)) != tuple(call.example.shape) and len(tensors) == len(values):
+        raise Refusal("it expands tensors that meet none of that size")
     constants = [v for v in values if v.kind == "constant" and v.example.numel() != 1]
     tables = [v for v in constants if is_table(v, axes)]
     for constant in constants:
@@ -173,7 +219,7 @@ def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
     narrow = any(_channels(v.axes) != _channels(axes) for v in tensors.values())
     if narrow and constants:
         raise Refusal(f"{named(constants[0])} meets tensors with different numbers of channels")
-    in_batch = narrow or (not constants and any(v.form == "in_batch" for v in tensors.values()))
+    in_batch = narrow or (not constants and not _fit_network_layout(list(tensors.values())))
     if in_batch:
         tensors = {key: w.orientations_in_batch(v, path) for key, v in tensors.items()}
     elif len(tensors) > 1 or constants:
@@ -190,6 +236,13 @@ def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
         return w.feature_parameter(value, first) if value in constants else node_of(value)
 
     return result(first, same_call(w, call.node, call.args, call.kwargs, found), call.example)
+
+
+def _fit_network_layout(tensors: list[TrackedValue]) -> bool:
+    """Whether tensors with orientations in the batch go back, because others are there, or there are none."""
+    beside = [v for v in tensors if v.form == "in_batch"]
+    plain = all(v.has_each_axis_once() and all(len(axis) <= 1 for axis in v.axes) for v in beside)
+    return not beside or (plain and len(beside) < len(tensors))
 
 
 def _check_vector(constant: TrackedValue, axes: Sequence[Axis]) -> None:
@@ -251,14 +304,20 @@ def _convolution(call: Call) -> TrackedValue:
     names += ("output_padding", "groups", "dilation") if transposed else ("dilation", "groups")
     options = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
     value, weight, bias = options.pop("input"), options.pop("weight"), options.pop("bias", None)
-    if any(v is not None and v.source is None for v in (weight, bias)) or values_in(options):
-        raise Refusal("its filters are computed by the network, such as by weight standardisation")
-    stored = operator.attrgetter(weight.source)(call.w.model)
+    if weight.kind != "constant" or (bias is not None and bias.source is None) or values_in(options):
+        raise Refusal("its filters or options are computed from its input")
+    computed, name = None, weight.source
+    if name is None:
+        if transposed:
+            raise Refusal("its filters are computed by the network, which is not known for transposed convolutions")
+        computed = computed_filters(call.w.model, option(call.node.args, call.node.kwargs, 1, "weight"))
+        name = computed.filters
+    stored = operator.attrgetter(name)(call.w.model)
     trained = isinstance(stored, nn.Parameter) and stored.requires_grad
-    bias = None if bias is None else bias.example
-    old = convolution_rules.Convolution(weight.example, bias, **options, trained=trained)
+    filters, bias = weight.example if computed is None else stored, None if bias is None else bias.example
+    old = convolution_rules.Convolution(filters, bias, **options, trained=trained, computed=computed)
     rule = convolution_rules.transposed if transposed else convolution_rules.convolution
-    return rule(call.w, weight.source.removesuffix(".weight"), old, value, call.example)
+    return rule(call.w, name.removesuffix(".weight"), old, value, call.example)
 
 
 def _interpolate(call: Call) -> TrackedValue:
@@ -317,7 +376,9 @@ def _pad(call: Call) -> TrackedValue:
 
 
 def _reshape(call: Call) -> TrackedValue:
-    return axis_rules.reshape(call.w, call.path, call.value, call.example)
+    numbers = [v for v in values_in([call.args[1:], call.kwargs]) if v.axes and v.node is not None]
+    sizes = {c: v.node for v in numbers for c in v.axes[0] if isinstance(c, Position)}
+    return axis_rules.reshape(call.w, call.path, call.value, call.example, sizes)
 
 
 def _permute(call: Call) -> TrackedValue:
@@ -342,9 +403,27 @@ def _squeeze(call: Call) -> TrackedValue:
 
 def _expand(call: Call) -> TrackedValue:
     """What is multiplied or added next expands by itself."""
-    if all(is_pointwise(user.target) and len(user.all_input_nodes) > 1 for user in call.node.users):
+    if _expands_by_itself(call.node):
         return call.value
-    raise Refusal("it expands a tensor")
+    return axis_rules.expand(call.w, call.path, call.value, _wanted_axes(call), call.example)
+
+
+def _expands_by_itself(node: fx.Node) -> bool:
+    """Whether it goes only to functions that bring it together with other tensors, number by number."""
+
+    def meets_others(user: fx.Node) -> bool:
+        return is_pointwise(user.target) or name_of(user.target) in ("max", "min")
+
+    return all(meets_others(user) and len(user.all_input_nodes) > 1 for user in node.users)
+
+
+def _wanted_axes(call: Call) -> list[tuple[Axis, Any]]:
+    """What each axis of an expanded tensor shall hold, with its size in the new network, where these can be told."""
+    if call.name == "expand_as":
+        like = call.w.orientations_in_batch(call.option(1, "other"), call.path)
+        return [(axis, call.w.method("size", like.node, i)) for i, axis in enumerate(like.axes)]
+    sizes = call.args[1] if len(call.args) == 2 and isinstance(call.args[1], tuple | list) else call.args[1:]
+    return [(v.axes[0], v.node) if isinstance(v, TrackedValue) and v.axes else ((), v) for v in sizes]
 
 
 def _repeat(call: Call) -> TrackedValue:
@@ -368,7 +447,7 @@ def _glu(call: Call) -> TrackedValue:
 
 
 FUNCTION_RULES: dict[str | None, Callable[[Call], Any]] = {
-    **dict.fromkeys(("flatten", "reshape", "view", "unflatten", "view_as", "reshape_as"), _reshape),
+    **dict.fromkeys(RESHAPES, _reshape),
     **dict.fromkeys(("permute", "transpose", "movedim", "swapaxes", "swapdims", "t"), _permute),
     **dict.fromkeys(("split", "chunk", "tensor_split"), indexing_rules.split),
     **dict.fromkeys(("cat", "concat"), indexing_rules.cat),
@@ -383,6 +462,8 @@ FUNCTION_RULES: dict[str | None, Callable[[Call], Any]] = {
     "narrow": indexing_rules.narrow,
     "stack": indexing_rules.stack,
     "glu": _glu,
+    "matmul": reduction_rules.matmul,
+    "bmm": reduction_rules.matmul,
     "pad": _pad,
     "linear": _linear,
     "batch_norm": _norm(norm_rules.batch_norm, "running_mean", "running_var", "weight", "bias"),

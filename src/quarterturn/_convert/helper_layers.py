@@ -1,6 +1,7 @@
 """The few layers that converted networks need beside the public ones. Features are those of one pathway."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -182,6 +183,49 @@ class Pad(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.amounts}, {self.mode!r}"
+
+
+class SpaceToFeatures(nn.Module):
+    """Blocks of positions as features. `order` has the axis of the maps for each axis of a block, None for features.
+
+    >>> SpaceToFeatures(2, [0, 1, None])(torch.zeros(1, 3, 8, 6)).shape
+    torch.Size([1, 12, 4, 3])
+    """
+
+    def __init__(self, side: int, order: Sequence[int | None]) -> None:
+        super().__init__()
+        self.side, self.order = side, tuple(order)
+
+    def forward(self, x: Tensor) -> Tensor:
+        dim = len(self.order) - 1
+        for axis in range(dim):
+            x = x.unflatten(2 + 2 * axis, (-1, self.side))
+        features = [1 if axis is None else 3 + 2 * axis for axis in self.order]
+        positions = [2 + 2 * axis for axis in range(dim)]
+        return x.permute(0, *features, *positions).flatten(1, 1 + dim)
+
+    def extra_repr(self) -> str:
+        return f"{self.side}, {self.order}"
+
+
+class OverOneAxis(nn.Module):
+    """A reduction of each map along one axis, such as its mean; the result is at every position along it.
+
+    >>> OverOneAxis("mean", 0)(torch.zeros(1, 3, 8, 6)).shape
+    torch.Size([1, 3, 8, 6])
+    """
+
+    def __init__(self, function: str, axis: int, options: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self.function, self.axis, self.options = function, axis, dict(options or {})
+
+    def forward(self, x: Tensor) -> Tensor:
+        reduce = torch.linalg.vector_norm if self.function == "norm" else getattr(torch, self.function)
+        reduced: Tensor = reduce(x, dim=2 + self.axis, keepdim=True, **self.options)
+        return reduced.expand_as(x)
+
+    def extra_repr(self) -> str:
+        return f"{self.function!r}, {self.axis}"
 
 
 class Resize(nn.Module):

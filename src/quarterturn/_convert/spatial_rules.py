@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from quarterturn._convert.axes import maps_of
 from quarterturn._convert.equivariant_writer import EquivariantWriter
-from quarterturn._convert.helper_layers import Pad, Resize
+from quarterturn._convert.helper_layers import OverOneAxis, Pad, Resize
+from quarterturn._convert.reduction_rules import over_one_axis
 from quarterturn._convert.tracked_value import TrackedValue, maps_after, result
 from quarterturn._convert.widths import channels, make_equal, repeated
 from quarterturn.graph.refusal import Refusal
@@ -47,6 +48,9 @@ def adaptive_pool(w: EquivariantWriter, path: str, module: Any, value: TrackedVa
     kind = AdaptiveAvgPool if "Avg" in type(module).__name__ else AdaptiveMaxPool
     size = module.output_size
     sizes = tuple(size) if isinstance(size, tuple | list) else (size,) * w.group.dim
+    if set(sizes) == {1, None} and sizes.count(1) == 1:  # one axis alone
+        function = "mean" if kind is AdaptiveAvgPool else "amax"
+        return over_one_axis(w, path, OverOneAxis(function, sizes.index(1)), value, example, keep=True)
     layer = kind(w.group, sizes, w.rotate)
     node = w.layer(path, lambda: layer, value.node)
     out = maps_after(value, node, example, value.features)

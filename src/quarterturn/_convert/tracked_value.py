@@ -4,13 +4,14 @@ A tensor is tracked under its *old* axes. The new one mostly stays as maps, feat
 with its axes: permuting, flattening and reshaping back cancel out, and nothing is moved.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from torch import Tensor, fx
 
 from quarterturn import trees
-from quarterturn._convert.axes import Axis, Batch, Blocks, Component, Extra, Position, maps_of
+from quarterturn._convert.axes import Axis, Batch, Blocks, Component, Extra, Position, Spread, maps_of
 from quarterturn._convert.widths import Features, channels
 from quarterturn.graph.refusal import Refusal
 
@@ -33,6 +34,7 @@ class TrackedValue:
     form: Form = "maps"
     source: str | None = None  # of a constant that is a parameter or buffer as it is, perhaps in another shape
     names: tuple[str, ...] = ()  # the parameters and buffers that a constant is made of
+    computed: Callable[[Callable[["TrackedValue"], Any]], Any] | None = None  # writes a constant of others, by number
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -71,7 +73,8 @@ def is_features_first(value: TrackedValue) -> bool:
     """Whether the old tensor has its axes as torch's layers expect them."""
     wanted = [Batch, Features] + [Position] * (len(value.axes) - 2)
     return len(value.axes) > 1 and all(
-        (not axis and kind is Position) or (len(axis) == 1 and isinstance(axis[0], kind))
+        (not axis and kind is Position)
+        or (len(axis) == 1 and (isinstance(axis[0], kind) or (kind is Position and isinstance(axis[0], Spread))))
         for axis, kind in zip(value.axes, wanted, strict=True)
     )
 
@@ -87,8 +90,8 @@ def maps_after(value: TrackedValue, node: Any, example: Tensor, features: Featur
     """The maps that a layer leaves; axes of one position that came from a mean over all stay so."""
     axes = list(maps_of(example, features))
     for i, axis in enumerate(value.axes[2:], start=2):
-        if not axis and example.shape[i] == 1:
-            axes[i] = ()
+        if example.shape[i] == 1 and not any(isinstance(c, Position) for c in axis):
+            axes[i] = axis
     return result(value, node, example, axes=tuple(axes), form="maps")
 
 

@@ -9,23 +9,30 @@ from torch import nn
 from torch.nn import functional as F
 
 REDUCTIONS = {"mean", "sum", "amax", "amin", "std", "var", "norm", "max", "min", "prod", "logsumexp"}
+RESHAPES = ("flatten", "reshape", "view", "unflatten", "view_as", "reshape_as")
 ALSO_METHODS = (
     "flatten", "reshape", "permute", "transpose", "movedim", "swapaxes", "swapdims", "unsqueeze", "squeeze",
     "unflatten", "split", "chunk", "tensor_split", "narrow", "cat", "concat", "stack", "unbind", "softmax",
-    "log_softmax", *REDUCTIONS,
+    "log_softmax", "matmul", "bmm", *REDUCTIONS,
 )  # fmt: skip
 NAMES: dict[Any, str] = {
     **{getattr(torch, name): name for name in ALSO_METHODS if hasattr(torch, name)},
     operator.getitem: "getitem", F.softmax: "softmax", F.log_softmax: "log_softmax", F.pad: "pad", F.glu: "glu",
     F.interpolate: "interpolate", F.upsample: "interpolate", torch.linalg.vector_norm: "norm", torch.norm: "norm",
     F.linear: "linear", F.batch_norm: "batch_norm", F.layer_norm: "layer_norm", F.group_norm: "group_norm",
-    F.dropout: "dropout", F.normalize: "normalize",
+    F.dropout: "dropout", F.normalize: "normalize", operator.matmul: "matmul",
 }  # fmt: skip
 # The functions that work in place, and the same that do not.
 NOT_IN_PLACE: dict[Any, Any] = {
     operator.iadd: operator.add, operator.isub: operator.sub, operator.imul: operator.mul,
     operator.itruediv: operator.truediv, F.relu_: F.relu, F.elu_: F.elu, F.leaky_relu_: F.leaky_relu,
-    **{f"{name}_": name for name in ("relu", "sigmoid", "tanh", "add", "sub", "mul", "div", "clamp", "square")},
+    **{
+        f"{name}_": name
+        for name in (
+            "relu", "sigmoid", "tanh", "add", "sub", "mul", "div", "clamp", "square", "sqrt", "rsqrt", "exp", "log",
+            "abs", "neg", "pow", "reciprocal", "clamp_min", "clamp_max",
+        )
+    },
 }  # fmt: skip
 # Functions that are a layer without parameters: the layer's own rule serves.
 AS_LAYERS: dict[Callable[..., Any], Callable[..., nn.Module]] = {
@@ -34,7 +41,7 @@ AS_LAYERS: dict[Callable[..., Any], Callable[..., nn.Module]] = {
     F.adaptive_avg_pool1d: nn.AdaptiveAvgPool1d, F.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d,
     F.adaptive_avg_pool3d: nn.AdaptiveAvgPool3d, F.adaptive_max_pool1d: nn.AdaptiveMaxPool1d,
     F.adaptive_max_pool2d: nn.AdaptiveMaxPool2d, F.adaptive_max_pool3d: nn.AdaptiveMaxPool3d,
-    F.interpolate: nn.Upsample,
+    F.interpolate: nn.Upsample, F.pixel_shuffle: nn.PixelShuffle, F.pixel_unshuffle: nn.PixelUnshuffle,
 }  # fmt: skip
 
 

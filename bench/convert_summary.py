@@ -1,0 +1,27 @@
+"""The sentences of docs/convert/coverage.md that count what `convert` takes, from the records of convert.py."""
+
+import csv
+
+from harness import latest
+
+ENOUGH = 80  # % of the multiply-adds in layers that share filters, for a family to count as converted
+
+
+def table() -> str:
+    """How many families of timm are converted, and which are not."""
+    with latest("families").open() as file:
+        taken = list(csv.DictReader(file))
+    with latest("refused").open() as file:
+        refused = [row["network"].split()[-1] for row in csv.DictReader(file) if row.get("family")]
+    return sentence({row["network"].split()[-1]: int(row["rolled"].split()[0]) for row in taken}, refused)
+
+
+def sentence(rolled: dict[str, int], refused: list[str]) -> str:
+    """The counts, from the rolled share of each network that was taken, in percent."""
+    whole = [name for name, share in rolled.items() if share >= ENOUGH]
+    less = [f"{name} ({share} %)" for name, share in rolled.items() if share < ENOUGH]
+    count = len(rolled) + len(refused)
+    text = f"**{len(whole)} of {count} families ({100 * len(whole) / count:.0f} %)** are converted with layers that "
+    text += f"share filters for at least {ENOUGH} % of their multiply-adds."
+    text += f" Less: {', '.join(less)}." if less else ""
+    return text + (f" Refused: {', '.join(refused)}." if refused else " None was refused.")
