@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import quarterturn as qt
 from quarterturn import trees
-from quarterturn._convert import plain_parts
 from quarterturn.check import error_of_answers
 from quarterturn.graph.lively import images_like, lively
-from quarterturn.layers.plain_part import PlainPart
+from quarterturn.layers.plain_part import Given, PlainPart, Seen
 
 EXACT = 1e-10
 WIDTH = 18  # which the order of no group here divides
@@ -85,6 +86,9 @@ PARTS: dict[str, Callable[[], nn.Module]] = {
     "batch norm inside": lambda: Part(lambda m, x: m.b(m.a(x)).cummax(2).values, a=layer(), b=nn.BatchNorm2d(WIDTH)),
     "rolled positions": lambda: Part(lambda m, x: m.a(x.roll(2, 3)), a=layer()),
     "branch on the type": lambda: Part(decided, a=layer()),
+    "branch on the type without layers": lambda: Part(
+        lambda m, x: m.a(x) * 2 if torch.is_tensor(x) else m.a(x), a=layer()
+    ),
     "array of sizes": lambda: Part(counted, a=layer()),
     "in place": lambda: Part(lambda m, x: m.a(F.relu(x.mul(2), inplace=True)).cumsum(2).mul_(0.1), a=layer()),
     "nested": lambda: Part(
@@ -165,7 +169,7 @@ def test_what_is_equivariant_already_comes_out_as_itself(group: qt.Group) -> Non
     torch.manual_seed(0)
     roll = qt.RollConv(group, 2, 3, 3, padding=1, rotate="filters").double()
     part = PlainPart(group, nn.Sequential(roll), channels=2 * group.order, rotate="filters")
-    outs = plain_parts.Given(tuple(range(3 * group.order)), part.outputs[0].layout)
+    outs = Given(tuple(range(3 * group.order)), part.outputs[0].layout)
     part = PlainPart(group, roll, inputs=part.inputs, outputs=[outs], rotate="filters")
     x = torch.randn(2, 2 * group.order, 7, 6, dtype=torch.float64)
     assert gap(part(x), roll(x)) < EXACT
@@ -179,6 +183,34 @@ def test_the_layer_is_the_adjoint_of_roll_after_the_part_after_roll(group: qt.Gr
     rolled = conv(qt.roll(x, group))
     (adjoint,) = torch.autograd.grad(qt.roll(x, group), x, rolled)
     assert gap(PlainPart(group, conv, channels=2 * group.order)(x), adjoint / group.order) < EXACT
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    group=st.sampled_from([qt.C4, qt.D4, qt.C2, qt.MIRROR]),
+    features=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    part=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    sizes=st.tuples(st.integers(1, 6), st.integers(1, 6)),
+    seed=st.integers(0, 99),
+)
+def test_any_part_is_equivariant_whatever_its_channels(
+    group: qt.Group, features: tuple[int, int], part: tuple[int, int], sizes: tuple[int, int], seed: int
+) -> None:
+    """Stacked maps that are turned and whose orientations are permuted give such maps, for every element."""
+    torch.manual_seed(seed)
+    maps = ((0,), (1,), (2,), (3,))
+    reads = torch.randint(features[0] * group.order, (part[0],)).tolist()
+    gives = torch.randint(part[1], (features[1] * group.order,)).tolist()
+    odd = nn.Sequential(nn.Conv2d(*part, 3, padding=(1, 1)), Part(lambda m, x: x.cumsum(2) + x.cummax(3).values))
+    layer = PlainPart(group, odd.double(), 0, [Seen(tuple(reads), maps)], [Given(tuple(gives), maps)], rotate="filters")
+    x = torch.randn(2, features[0] * group.order, *sizes, dtype=torch.float64)
+
+    def acted(t: Tensor, h: int) -> Tensor:
+        moved = t.unflatten(1, (-1, group.order))[:, :, [group.table[g][h] for g in range(group.order)]]
+        return qt.act(moved.flatten(1, 2), group, h)
+
+    for h in range(group.order):
+        assert (layer(acted(x, h)) - acted(layer(x), h)).abs().max() < EXACT
 
 
 def test_without_the_roll_it_would_not_be_equivariant() -> None:
@@ -298,6 +330,18 @@ MEETINGS: dict[str, tuple[Callable[..., Any], Callable[[], nn.Module]]] = {
     "wider tokens": (as_wider_tokens, lambda: Part(lambda m, y: m.a(y).cumsum(1) * 0.1, a=nn.Linear(WIDTH, WIDTH))),
     "tokens with sizes": (with_sizes, lambda: Part(sized, a=layer())),
     "vectors": (as_vectors, lambda: Part(lambda m, v: m.a(v.sort(dim=1).values), a=nn.Linear(WIDTH, WIDTH))),
+    "torch's attention, without its weights": (
+        lambda m, x: (m.middle(y := x.flatten(2).transpose(1, 2), y, y)[0]).transpose(1, 2).reshape(x.shape),
+        lambda: nn.MultiheadAttention(WIDTH, 3, batch_first=True),
+    ),
+    "a recurrent layer, without its state": (
+        lambda m, x: x * m.middle(x.mean((2, 3)).unsqueeze(1))[0].transpose(1, 2).unsqueeze(3),
+        lambda: nn.LSTM(WIDTH, WIDTH, batch_first=True),
+    ),
+    "where the largest is, unused": (
+        lambda m, x: m.middle(x)[0],
+        lambda: Part(lambda m, x: (m.a(x).cumsum(2), x.argmax(1)), a=layer()),
+    ),
     "called twice": (twice, lambda: Part(lambda m, x: m.a(x).cumsum(3) * 0.1, a=layer())),
     "patches as tokens": (
         lambda m, x: m.middle(x).transpose(1, 2).reshape(x.shape[0], WIDTH, 6, 6),
@@ -325,6 +369,27 @@ def test_sizes_that_differ_are_not_the_same_for_all_orientations() -> None:
     converted = qt.convert(net, qt.C4, example=x)
     with pytest.raises(qt.ShapeError, match="equal sides"):
         converted(torch.randn(1, 3, 12, 10, dtype=torch.float64))
+
+
+def test_parts_of_which_calls_use_different_outputs() -> None:
+    """One layer cannot be both, so the whole is the plain part."""
+    part = Part(lambda m, x: (x.cumsum(2) * 0.1, x.flip(3)))
+    outer = Part(lambda m, x: m.part(x)[0] + m.part(x + 1)[1], part=part)
+    net, x = ready(Around(outer))
+    converted = check(net, qt.C4, x)
+    assert [p.path for p in converted.conversion.plain] == ["middle"]
+
+
+def test_outputs_that_cannot_be_told_are_not_used_in_silence() -> None:
+    part = Part(lambda m, x: (x.cumsum(2), x.argmax(1)))
+    for use in (
+        lambda m, x: (y := m.middle(x))[0] * y[1].unsqueeze(1),
+        lambda m, x: m.other(m.middle(x)[1], x),
+    ):
+        net, x = ready(Around(part, use))
+        net.other = Part(lambda m, i, x: x * i.unsqueeze(1))
+        with pytest.raises(qt.ConversionError, match=r"wrap\(\)"):
+            qt.convert(net, qt.C4, example=x)
 
 
 def test_parts_at_the_input_and_at_the_output() -> None:

@@ -91,3 +91,12 @@ def test_a_convolution_whose_windows_grow_says_so() -> None:
     said = {side: net.execution(torch.zeros(1, 4, side, side)).why for side in (9, 8)}
     assert "grow to 4 x 4" in said[8]
     assert "grow" not in said[9]
+
+
+def test_attention_is_counted() -> None:
+    """Also where torch has one operator for all of it."""
+    attention = nn.MultiheadAttention(8, 2, batch_first=True)
+    layer, x = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(), torch.randn(3, 5, 8)
+    products = 5 * 8 * 8 * 4 + 2 * 5 * 5 * 8
+    assert cost(attention.eval(), [x, x, x]).multiply_adds == products
+    assert cost(layer, [x]).multiply_adds == products + 2 * 5 * 8 * 16

@@ -66,8 +66,15 @@ def total(model: nn.Module, work: Sequence[Work], batch: int) -> Cost:
 
 def work_of(model: nn.Module, examples: Sequence[Tensor]) -> list[Work]:
     """All calls of layers with multiply-adds, in the order they run on these inputs, in eval mode."""
-    with in_eval_mode(model), torch.no_grad(), _counting(model) as work:
-        model(*examples)
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(
+        False
+    )  # which runs attention in one operator that the counter does not know
+    try:
+        with in_eval_mode(model), torch.no_grad(), _counting(model) as work:
+            model(*examples)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
     return work
 
 

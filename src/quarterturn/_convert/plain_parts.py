@@ -13,7 +13,7 @@ from quarterturn import trees
 from quarterturn._convert.axes import Axis, Batch, Blocks, Position, axis_size, maps_of
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.function_calls import node_of
-from quarterturn._convert.tracked_value import Form, TrackedValue, is_features_first, ordinary_tensor
+from quarterturn._convert.tracked_value import Form, TrackedValue, is_features_first, number, ordinary_tensor
 from quarterturn._convert.widths import Features, channels, make_equal
 from quarterturn.check import TOLERANCES, in_eval_mode, largest_difference
 from quarterturn.errors import ConversionError
@@ -53,8 +53,7 @@ def plain_part(w: EquivariantWriter, captured: Captured, node: fx.Node, args: An
     nodes = [new for _, new in given]
     if all(value.kind != "oriented" for value in inputs):
         return _as_it_is(w, path, module, nodes, arguments, example)
-    leaves = trees.leaves(example, Tensor)
-    made = [_made(w.group, inputs, name, t) for name, t in leaves]
+    made = _all_made(w.group, inputs, node, example)
     features = [value.features if value.kind == "oriented" else None for value in inputs]
     _agree_with_other_calls(w, path, features, made, arguments)
 
@@ -68,22 +67,20 @@ def plain_part(w: EquivariantWriter, captured: Captured, node: fx.Node, args: An
                 m.step,
                 _way(example, name),
             )
-            for m, (name, _) in zip(made, leaves, strict=True)
+            for name, m in made.items()
         ]
         part = PlainPart(w.group, copy.deepcopy(module), 0, seen, outputs, arguments, w.rotate)
-        return part.to(leaves[0][1].device)
+        return part.to(next(value.example.device for value in inputs if value.kind == "oriented"))
 
     new = w.layer(path, make, *nodes)
     w.plain.append(path)
-    if not made:
-        raise Refusal("it returns no tensor")
-    several = len(made) > 1
-    numbers = iter(range(len(made)))
+    places = {name: i for i, name in enumerate(made)}
 
-    def value_of(_: str, tensor: Tensor) -> TrackedValue:
-        i = next(numbers)
-        out = w.function(operator.getitem, new, i) if several else new
-        return TrackedValue("oriented", out, tensor, made[i].axes, made[i].form)
+    def value_of(name: str, tensor: Tensor) -> TrackedValue:
+        if name not in made:
+            return number(None)
+        out = w.function(operator.getitem, new, places[name]) if len(made) > 1 else new
+        return TrackedValue("oriented", out, tensor, made[name].axes, made[name].form)
 
     return trees.mapped(example, Tensor, value_of)
 
@@ -95,6 +92,8 @@ def number_as_before(value: TrackedValue, captured: Captured) -> Any:
     """A number that the network's code computed, for code that has as many channels as before: not one of examples."""
     if value.node is not None:
         return value.node
+    if value.example is None:
+        raise Refusal("it uses a tensor whose axes cannot be told")
     first = next(captured.example(n) for n in captured.graph.nodes if n.op == "placeholder")
     if isinstance(value.example, int) and value.example % first.shape[0] == 0 and value.example < 2 * first.shape[0]:
         raise Refusal("it uses a number of examples that was computed before it")
@@ -150,11 +149,11 @@ def _as_it_is(
 
 
 def _agree_with_other_calls(
-    w: EquivariantWriter, path: str, features: Sequence[Features | None], made: Sequence[_Made], arguments: Any
+    w: EquivariantWriter, path: str, features: Sequence[Features | None], made: dict[str, _Made], arguments: Any
 ) -> None:
     """A part that is called again is the same layer, so it must see and make equally many features."""
-    outs = [m.features for m in made]
-    shape = (arguments, [layout_of(m.axes) for m in made])
+    outs = [m.features for m in made.values()]
+    shape = (arguments, {name: (layout_of(m.axes), m.like, m.step) for name, m in made.items()})
     before, known, known_outs = w.known.setdefault(f"{path} as a plain part", (shape, features, outs))
     if before != shape or len(known) != len(features):
         raise Refusal("it is called several times in different ways")
@@ -164,6 +163,35 @@ def _agree_with_other_calls(
 
 
 # --- outputs ----------------------------------------------------------------------------------------------------------
+
+
+def _all_made(group: Group, inputs: Sequence[TrackedValue], node: fx.Node, example: Any) -> dict[str, _Made]:
+    """What each output is, by its path in what the part returns; without those that are not used, or cannot be told."""
+    found: dict[str, _Made] = {}
+    refusal = Refusal("it returns no tensor that is used")
+    for path, tensor in trees.leaves(example, Tensor):
+        if _is_used(node, example, path):
+            try:
+                found[path] = _made(group, inputs, path, tensor)
+            except Refusal as error:
+                refusal = error
+    if not found:
+        raise refusal
+    return found
+
+
+def _is_used(node: fx.Node, example: Any, path: str) -> bool:
+    """Whether the network does anything with the output; taking it out of a tuple or a dict is nothing yet."""
+    taken = [user for user in node.users if user.target is operator.getitem and user.args[0] is node]
+    if not path or len(taken) < len(node.users):
+        return True
+    keys = list(example) if isinstance(example, Mapping) else list(range(len(example)))
+    return any(user.users and str(keys[_place(keys, user.args[1])]) == path.split(".")[0] for user in taken)
+
+
+def _place(keys: list[Any], key: Any) -> int:
+    """Where in the container; a list may be counted from its end."""
+    return keys.index(key) if key in keys else int(key)
 
 
 def _made(group: Group, inputs: Sequence[TrackedValue], path: str, example: Tensor) -> _Made:
@@ -177,8 +205,11 @@ def _made(group: Group, inputs: Sequence[TrackedValue], path: str, example: Tens
     if not shape or shape[0] != batch.size:
         raise Refusal(f"{what} does not have the {batch.size} examples as its first axis")
     for i, value in oriented:
-        if shape == value.shape:
-            return _like(value, value.axes, channels(value.features.channels), i)
+        at = next((at for at, axis in enumerate(value.axes) if axis == (value.features,)), 0)
+        if shape == value.shape or (
+            at and (*shape[:at], *shape[at + 1 :]) == (*value.shape[:at], *value.shape[at + 1 :])
+        ):
+            return _like(value, channels(shape[at] if at else value.features.channels), i)
     first = next(((i, value) for i, value in oriented if value.positions), oriented[0])
     if len(shape) == 2:
         features = channels(shape[1])
@@ -208,8 +239,9 @@ def _way(tree: Any, path: str) -> tuple[Callable[[Any], Any], ...]:
     return tuple(way)
 
 
-def _like(value: TrackedValue, axes: Sequence[Axis], features: Features, number: int) -> _Made:
-    renewed = tuple(tuple(features if isinstance(c, Features) else c for c in axis) for axis in axes)
+def _like(value: TrackedValue, features: Features, number: int) -> _Made:
+    """The axes of an input, with other features."""
+    renewed = tuple(tuple(features if isinstance(c, Features) else c for c in axis) for axis in value.axes)
     return _Made(renewed, value.form, features, number, 1)
 
 
@@ -274,7 +306,8 @@ def _check_examples(captured: Captured, node: fx.Node) -> None:
         args, kwargs = trees.mapped(inputs, Tensor, changed)
         with torch.no_grad(), in_eval_mode(module):
             out = module(*args, **kwargs)
-        return trees.mapped(out, Tensor, lambda _, t: t[same] if t.dim() else t)
+        found = [t for _, t in trees.leaves(out, Tensor)]
+        return [t[same] for t in found if t.dim() and t.shape[0] == first.shape[0]]
 
     name = f"{node.target!r} ({type(module).__name__})"
     instead = "keep examples apart in it, or wrap() the network with chunk=1, which runs pathways in separate batches"
