@@ -1,7 +1,9 @@
 // The group convolution in the group-Fourier basis: forward (and, with other numbers, the gradient to the input) and
 // the gradient to the weights; and planes from place to place. Plain C at the border, no torch. How it works:
 // ../README.md.
-#include "layer.h"
+#include <type_traits>
+
+#include "narrow.h"
 #include "pixels.h"
 
 namespace {
@@ -98,6 +100,11 @@ int quarterturn_convolve(const int64_t* numbers, int64_t length, int64_t precisi
             const auto biases = padded(bias, layer.g.out, layer.out_pitch, 0.0f);
             const Finish<T> finish{scales.data(), biases.data(), static_cast<const T*>(other),
                                    activation_of(activation)};
+            if constexpr (std::is_same_v<P, Floats>) {
+                if (const Narrow narrow(layer); narrow.suits())
+                    return narrow.forward(static_cast<const T*>(x), packed, finish, static_cast<T*>(y), threads,
+                                          parallel);
+            }
             layer.template forward<P>(static_cast<const T*>(x), packed, finish, static_cast<T*>(y), threads, parallel);
         });
     });
@@ -131,7 +138,10 @@ int quarterturn_weight_gradient(const int64_t* numbers, int64_t length, int64_t 
                 layer.weight_gradient(how, static_cast<const T*>(x), static_cast<const T*>(grad), out_stride, in_stride,
                                       index, weight, bias, threads, parallel);
             };
-            run(layer);
+            if (const Narrow narrow(layer); narrow.suits_gradient())
+                run(narrow);
+            else
+                run(layer);
         });
     });
 }
