@@ -33,6 +33,7 @@ from quarterturn.cost import Ours, total, work_of
 from quarterturn.errors import ConversionError, OptionError, QuarterturnError
 from quarterturn.errors import unknown as not_known
 from quarterturn.filters import Rotate, check_options
+from quarterturn.fused import with_chains
 from quarterturn.graph.capture import Captured, capture, first_line, without_new_attributes
 from quarterturn.graph.faithful import check_faithful, layers_of_training, outputs_read
 from quarterturn.graph.lively import images_like, lively
@@ -50,7 +51,15 @@ Unknown = Literal["plain", "refuse"]
 
 
 class Converted(fx.GraphModule):
-    """A converted network: torch's layers and ours, under the old names. `conversion` says what it costs."""
+    """A converted network: torch's layers and ours, under the old names. `conversion` says what it costs.
+
+    In eval mode without gradients, layers that follow each other run as one where they can (`fused.py`).
+    """
+
+    def recompile(self) -> Any:
+        code = super().recompile()
+        type(self).forward = with_chains(type(self).forward)  # torch.fx makes a class for each network
+        return code
 
     @property
     def conversion(self) -> Conversion:
