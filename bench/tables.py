@@ -29,7 +29,8 @@ def table(name: str) -> str:
         return COMPUTED[name]()
     path = latest(name)
     with path.open() as file:
-        return f"`bench/results/{path.name}`:\n\n{markdown(list(csv.reader(file)))}"
+        rows = list(csv.reader(file))
+    return f"`bench/results/{path.name}`:\n\n{markdown(rows) if len(rows) > 1 else 'None.'}"
 
 
 def filled(page: str) -> str:

@@ -32,9 +32,9 @@ def test_the_latest_result_is_that_of_the_newest_torch(harness: ModuleType, tmp_
         harness.latest("conv")
     assert harness.latest("conv-intel").name == "conv-intel-xeon-torch2.13.0.csv"
     assert harness.latest("conv-amd-epyc").name == "conv-amd-epyc-torch2.13.0.csv"
-    (tmp_path / "conv-amd-epyc-avx512-torch2.13.0.csv").touch()
+    (tmp_path / "conv-amd-zen-5-torch2.13.0.csv").touch()
     assert harness.latest("conv-amd-epyc").name == "conv-amd-epyc-torch2.13.0.csv"
-    assert harness.latest("conv-amd-epyc-avx512").name == "conv-amd-epyc-avx512-torch2.13.0.csv"
+    assert harness.latest("conv-amd-zen-5").name == "conv-amd-zen-5-torch2.13.0.csv"
     with pytest.raises(LookupError, match="nothing"):
         harness.latest("nothing")
 
@@ -55,3 +55,22 @@ def test_a_script_measures_with_each_number_of_threads(
             found.append([(row["threads"], row["repeats"]) for row in csv.DictReader(file)])
     torch.set_num_threads(before)
     assert found == [[("1", "9")], [("1", "3"), ("2", "3")], [("2", "9")]]
+
+
+def test_families_count_that_mostly_share_filters(harness: ModuleType) -> None:
+    summary = importlib.import_module("convert_summary")
+    taken = [
+        {"family": "a", "network": "timm a1", "rolled": "100 %"},
+        {"family": "b", "network": "timm b1", "rolled": "79 %"},
+        {"family": "c", "network": "timm c1", "rolled": "80 %"},
+    ]
+    harness.save("families", taken)
+    others = [{"family": "d", "network": "timm d1", "why": ""}, {"family": "", "network": "timm zz", "why": ""}]
+    harness.save("refused", others)
+    text = summary.table()
+    assert "2 of 4 families (50 %)" in text
+    assert "b1 (79 %)" in text
+    assert "d1" in text
+    assert "zz" not in text  # of no family
+    harness.save("refused", [], ["family", "network", "why"])
+    assert "2 of 3 families (67 %)" in summary.table()

@@ -422,9 +422,11 @@ def test_outputs_with_features_last(head: Any) -> None:
 
 @pytest.mark.parametrize("head", ["max", "invariants", "hidden"])
 def test_what_has_no_head_is_refused(head: Any) -> None:
-    with pytest.raises(qt.ConversionError, match="this network has none.* Use head='pool'"):
+    with pytest.raises(qt.ConversionError, match="this network has none: use head='pool'"):
         qt.convert(body(), C4, head=head)
-    with pytest.raises(qt.ConversionError, match="does not see features at several positions"):
+    with pytest.raises(
+        qt.ConversionError, match="does not see features at several positions, and this network has none"
+    ):
         qt.convert(
             nn.Sequential(*body(), nn.Flatten(), nn.Linear(16 * 81, 5)), C4, head=head, example=images(C4).float()
         )

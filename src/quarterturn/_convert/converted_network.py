@@ -33,6 +33,7 @@ from quarterturn.cost import Ours, total, work_of
 from quarterturn.errors import ConversionError, OptionError, QuarterturnError
 from quarterturn.errors import unknown as not_known
 from quarterturn.filters import Rotate, check_options
+from quarterturn.fused import with_chains
 from quarterturn.graph.capture import Captured, capture, first_line, without_new_attributes
 from quarterturn.graph.faithful import check_faithful, layers_of_training, outputs_read
 from quarterturn.graph.lively import images_like, lively
@@ -50,7 +51,15 @@ Unknown = Literal["plain", "refuse"]
 
 
 class Converted(fx.GraphModule):
-    """A converted network: torch's layers and ours, under the old names. `conversion` says what it costs."""
+    """A converted network: torch's layers and ours, under the old names. `conversion` says what it costs.
+
+    In eval mode without gradients, layers that follow each other run as one where they can (`fused.py`).
+    """
+
+    def recompile(self) -> Any:
+        code = super().recompile()
+        type(self).forward = with_chains(type(self).forward)  # torch.fx makes a class for each network
+        return code
 
     @property
     def conversion(self) -> Conversion:
@@ -129,13 +138,23 @@ def convert(
                 break
             except RefusedParts as error:
                 search.add(error)
+        _check_that_head_is_there(head, writer, search)
         _check_that_something_rolls(converted, writer, search)
-        _check_that_it_has_a_head(head, writer)
         if until is None and all(x.dim() == 2 + group.dim for x in inputs):
             _verify(converted, group, inputs, writer.outputs, stacked=output == "stacked")
         converted.meta["conversion"] = _report(model, converted, writer, search, captured, inputs)
         logger.info("converted to %s:\n%s", group.name, converted.conversion)
         return converted
+
+
+def _check_that_head_is_there(head: str, writer: EquivariantWriter, search: PlainSearch) -> None:
+    if head != "pool" and not writer.heads:
+        parts = "".join(f"; {path} stays as it is: {why}" for path, why in search.parts.items())
+        raise ConversionError(
+            f"head={head!r} needs a last layer, a linear one or a 1x1 convolution that makes an output and does not "
+            "see features at several positions, and this network has none: use head='pool', and quarterturn.Invariants "
+            f"or Pool before a layer of your own{parts}"
+        )
 
 
 class _Reader:
@@ -210,9 +229,15 @@ def _check_options(
 def _check_head(head: str, until: str | None, output: str) -> None:
     if head not in HEADS:
         raise not_known("value of head", head, HEADS)
-    if head != "pool" and (until is not None or output != "pooled"):
-        other = f"until={until!r}" if until is not None else f"output={output!r}"
-        raise OptionError(f"head={head!r} and {other} do not go together: no last layer pools orientations there")
+    if head != "pool" and output == "stacked":
+        raise OptionError(
+            f"head={head!r} and output='stacked' do not go together: a head leaves no orientations to stack"
+        )
+    if head != "pool" and until is not None:
+        raise OptionError(
+            f"head={head!r} and until={until!r} do not go together: from {until!r} on the network stays as it is, and "
+            "its last layer sees no orientations"
+        )
 
 
 def _check_until(model: nn.Module, until: str | None) -> None:
@@ -280,15 +305,6 @@ def _differ_in_one(a: Tensor, b: Tensor) -> bool:
     return a.dim() == b.dim() and sum(n != m for n, m in zip(a.shape, b.shape, strict=True)) == 1
 
 
-def _check_that_it_has_a_head(head: Head, writer: EquivariantWriter) -> None:
-    if head != "pool" and not writer.heads:
-        raise ConversionError(
-            f"head={head!r} needs a last layer, and this network has none: a linear layer or a 1x1 convolution that "
-            "makes an output, and does not see features at several positions. Use head='pool', or put Invariants or "
-            "Pool of quarterturn before a layer of your own"
-        )
-
-
 def _check_that_something_rolls(converted: nn.Module, writer: EquivariantWriter, search: PlainSearch) -> None:
     if writer.plain and not any(isinstance(module, Ours) for module in converted.modules()):
         why = "".join(f"\n- {path}: {search.parts.get(path, '')}" for path in dict.fromkeys(writer.plain))
@@ -311,9 +327,8 @@ def _report(
     notes = [*writer.notes, *([f"left out, because only training uses them: {left_out}"] if left_out else [])]
     notes += writer.notes_on_wide_layers()
     kept = kept_parts(search.parts, captured.modules, works[1], batch, writer.plain)
-    share = rolled_share(model, works[0], converted, writer.heads)
-    said = tuple(dict.fromkeys(notes))
-    return Conversion(writer.group, writer.widths.keep, before, after, said, kept, share, dict(writer.heads))
+    share, heads = rolled_share(model, works[0], converted, writer.heads), dict(writer.heads)
+    return Conversion(writer.group, writer.widths.keep, before, after, tuple(dict.fromkeys(notes)), kept, share, heads)
 
 
 def _verify(

@@ -72,10 +72,10 @@ class EquivariantWriter:
     known: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # what a layer that is called again must agree with
     tables: dict[str, tuple[Features, str]] = field(default_factory=dict)  # features and new names, by old names
     notes: list[str] = field(default_factory=list)
-    heads: dict[str, int] = field(default_factory=dict)  # how many numbers each last layer sees, by its path
     plain: list[str] = field(default_factory=list)  # the paths of parts that run as they are, in every pathway
     pooled_features: list[Features] = field(default_factory=list)
     outputs: dict[str, tuple[Axis, ...]] = field(default_factory=dict)  # the axes of what had orientations, by paths
+    heads: dict[str, int] = field(default_factory=dict)  # how many numbers each last layer sees, by its path
 
     def __post_init__(self) -> None:
         self.tied_names = names_of_tied(self.model)

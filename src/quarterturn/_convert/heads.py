@@ -81,15 +81,19 @@ def _output(captured: Captured, node: fx.Node, is_plain: Callable[[fx.Node], boo
         return _weight_name(captured, node) is not None
 
     def follow(node: fx.Node, affine: bool) -> bool:
-        if not isinstance(captured.example(node), Tensor) or node.op == "placeholder":
+        example = captured.example(node)
+        if not isinstance(example, Tensor):  # numbers go along; of several tensors it is not known which
+            return not trees.leaves(example, Tensor)
+        if node.op == "placeholder":
             return True
         if node.op == "call_module" and is_plain(node):
             return False
         if is_maker(node):
             output.makers[node] = output.makers.get(node, True) and affine
             return True
-        inputs = [n for n in node.all_input_nodes if n.op != "get_attr" and isinstance(captured.example(n), Tensor)]
-        axis = feature_axis(captured, inputs[0], is_maker) if inputs else 1
+        inputs = [n for n in node.all_input_nodes if n.op != "get_attr"]
+        before = [n for n in inputs if isinstance(captured.example(n), Tensor)]
+        axis = feature_axis(captured, before[0], is_maker) if before else 1
         step = step_of(captured, node, axis)
         if step is None:
             return False

@@ -24,9 +24,10 @@ class Conversion:
     """What `convert` did: the costs before and after, what was rounded, and which parts stayed plain.
 
     `rolled_share` is the share of the old network's multiply-adds, between 0 and 1, that lie in layers which share
-    filters over orientations now (`SliceConv`, `RollConv`, `DepthwiseConv`, `RollConvTranspose`, `RollLinear`), or that
-    see what orientations have in common: `heads` has, for each such last layer, how many numbers it sees. The rest are
-    those of plain parts, of layers from `until` on, and of products that are no layers, such as attention.
+    filters over orientations now (`SliceConv`, `RollConv`, `DepthwiseConv`, `RollConvTranspose`, `RollLinear`). The
+    rest are those of plain parts, of layers from `until` on, and of products that are no layers, such as attention.
+
+    `heads` has, for each last layer that gets ordinary numbers, how many. Such layers count as rolled.
     """
 
     group: Group
@@ -58,14 +59,14 @@ class Conversion:
 
 
 def rolled_share(old: nn.Module, work: Sequence[Work], new: nn.Module, heads: Collection[str] = ()) -> float:
-    """The share of the old network's work in layers that are one of ours under the same name, or heads, in the new one.
+    """The share of the old network's work in layers that are one of ours under the same name in the new network.
 
     What a module's own code multiplies counts as one of ours where its parameter became a layer, as `block.filters`.
     """
     known = {path for path, _ in old.named_modules(remove_duplicate=False)}
     ours = {path for path, module in new.named_modules(remove_duplicate=False) if isinstance(module, Ours)}
     of_parameters = {path.rpartition(".")[0] for path in ours - known}
-    rolled = sum(w.multiply_adds for w in work if w.path in ours | of_parameters | set(heads))
+    rolled = sum(w.multiply_adds for w in work if w.path in {*ours, *of_parameters, *heads})
     return rolled / (sum(w.multiply_adds for w in work) or 1.0)
 
 

@@ -45,7 +45,8 @@ class EquivariantRewriter:
         output: Output = "pooled",
         head: Head = "pool",
     ) -> None:
-        self.captured, self.writer, self.plain, self.output_kind, self.head = captured, writer, plain, output, head
+        self.captured, self.writer, self.plain, self.output_kind = captured, writer, plain, output
+        self.head = head
         self.copied: set[str] = set()  # layers from `until` on
         self.unchanged = frozenset(_nodes_from(captured, until))  # from `until` on
         pools = output == "pooled" and not self.unchanged

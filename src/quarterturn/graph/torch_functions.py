@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 REDUCTIONS = {"mean", "sum", "amax", "amin", "std", "var", "norm", "max", "min", "prod", "logsumexp"}
-PERMUTATIONS = ("permute", "transpose", "movedim", "swapaxes", "swapdims", "t")
 RESHAPES = ("flatten", "reshape", "view", "unflatten", "view_as", "reshape_as")
+PERMUTATIONS = ("permute", "transpose", "movedim", "swapaxes", "swapdims", "t")
 ALSO_METHODS = (
     *PERMUTATIONS, "flatten", "reshape", "unsqueeze", "squeeze",
     "unflatten", "split", "chunk", "tensor_split", "narrow", "cat", "concat", "stack", "unbind", "softmax",
