@@ -5,8 +5,18 @@ from typing import Any
 
 from quarterturn_lab.errors import ConfigError, unknown
 from quarterturn_lab.settings.config import Config, checked
-from quarterturn_lab.settings.networks import BUILDINGS, GALAXIES, NUCLEI, PLANKTON, ROWS, Net, edited, restaged
-from quarterturn_lab.settings.options import NETWORK, WARPS
+from quarterturn_lab.settings.networks import (
+    BUILDINGS,
+    GALAXIES,
+    NUCLEI,
+    PLANKTON,
+    ROWS,
+    Net,
+    edited,
+    resized,
+    restaged,
+)
+from quarterturn_lab.settings.options import NETWORK, STAGES, WARPS
 
 POOLING = ("pool-mean", "pool-rms", "pool-max", "mean-relu", "rms-relu", "max-relu")
 CONTROLS = ("baseline-linear", "baseline-half-linear")
@@ -32,6 +42,7 @@ class Experiment:
     settings: dict[str, Any] = field(default_factory=dict)
     paper: dict[str, Printed] = field(default_factory=dict)
     task: str = "classes"
+    faster: bool = False  # rotate maps or filters, whichever is faster for the row
 
 
 # Tables 2, 3 and 4.
@@ -230,25 +241,33 @@ def settings_of(name: str, row: str, **options: Any) -> dict[str, Any]:
     experiment = experiment_of(name)
     given = {key: value for key, value in options.items() if value is not None}
     changes = {key: given.pop(key) for key in ("outputs", *NETWORK) if key in given}
-    baseline = restaged(experiment.baseline, given.pop("stages")) if "stages" in given else experiment.baseline
     warps = {key: given.pop(key) for key in WARPS if key in given}
+    layers, width, blocks = (given.pop(key, None) for key in STAGES)
     if "group" in changes:
         from quarterturn.groups import named
 
         changes["group"] = named(changes["group"]).name
-        if edited(baseline, row).group is None:
+        if edited(experiment.baseline, row).group is None:
             raise ConfigError(
                 f"{row} is an ordinary network and has no group: leave --group out, or use pool-mean, say"
             )
+    net = resized(edited(experiment.baseline, row, **changes), width, blocks)
+    net = restaged(net, layers) if layers is not None else net
     augment = {**experiment.settings.get("augment", {}), **warps}
-    settings = {**experiment.settings, **given, "augment": augment}
+    faster = {"rotate": faster_rotation(net)} if net.residual or experiment.faster else {}
+    settings = {**faster, **experiment.settings, **given, "augment": augment}
     return {
         "experiment": name,
         "row": row,
         "loader": experiment.loader,
-        "net": edited(baseline, row, **changes),
+        "net": net,
         **settings,
     }
+
+
+def faster_rotation(net: Net) -> str:
+    """Rotated maps or filters, whichever takes less time: the same network."""
+    return "filters" if net.roll == "all" or net.method == "oriented-max" else "maps"
 
 
 def config_for(name: str, row: str, seed: int = 0, factory: str | None = None, **options: Any) -> Config:
