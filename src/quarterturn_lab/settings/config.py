@@ -43,6 +43,10 @@ class Augment(BaseModel):
     border: Annotated[
         Literal["zeros", "reflection"], Field(description="Fill in from outside the image: zeros, or its reflection.")
     ] = "zeros"
+    interpolation: Annotated[
+        Literal["bilinear", "bicubic"],
+        Field(description="bicubic keeps training images about as sharp as test images; bilinear blurs them."),
+    ] = "bilinear"
 
 
 class ImageSettings(BaseModel):

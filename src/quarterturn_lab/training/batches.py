@@ -61,11 +61,12 @@ def batch(config: Config, data: Data, scaling: Scaling, epoch: int, draws: Indic
     maps, samples = matrices(warps, config.seed, epoch, draws), samples_of(config, data, draws)
     if isinstance(data, Dataset):
         images = prepared(fetch(data, samples, device), scaling)
-        inputs = warped(images, maps, side, warps.border)
+        inputs = warped(images, maps, side, warps.border, warps.interpolation)
         labels = torch.from_numpy(data.labels[samples]).to(device)
     else:
         pixels, numbers = tiles(config, data, epoch, draws)
-        inputs = warped(prepared(torch.from_numpy(pixels).to(device), scaling), maps, side, warps.border)
+        images = prepared(torch.from_numpy(pixels).to(device), scaling)
+        inputs = warped(images, maps, side, warps.border, warps.interpolation)
         turned = warped(torch.from_numpy(numbers).to(device), maps, side, "reflection", "nearest")
         labels = centre_crop(turned, side - 2 * config.net.margin)[:, 0].long()
     if warps.colour:
