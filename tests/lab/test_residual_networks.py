@@ -125,6 +125,8 @@ def test_what_does_not_fit_is_refused() -> None:
         config_for("synthetic", "residual-d4", width=20)
     with pytest.raises(ConfigError, match="labels whole images"):
         config_for("nuclei", "residual-c4")
+    with pytest.raises(ConfigError, match="leave --no-norm out"):
+        config_for("synthetic", "residual-c4", norm=False)
     with pytest.raises(ConfigError, match="leave --stem-stride out"):
         config_for("synthetic", "pool-mean", stem_stride=2)
 

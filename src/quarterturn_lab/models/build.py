@@ -17,7 +17,7 @@ from quarterturn_lab.models.layers import (
     output_nonlinearity,
     smallest_subgroup,
 )
-from quarterturn_lab.models.residual import residual
+from quarterturn_lab.models.residual import batch_norm, residual
 from quarterturn_lab.seeds import key
 from quarterturn_lab.settings.networks import Net
 
@@ -84,6 +84,9 @@ class _Builder:
             self._conv(
                 f"conv{self.number}", width * net.widen // net.divide, net.kernel, net.kernel // 2 if net.same else 0
             )
+            if net.norm:
+                group = self.group if self.has_pathways else None
+                self._add(f"norm{self.number}", batch_norm(group, self.rotate, self.features))
             self._add(f"relu{self.number}", nn.ReLU())
             self.side -= 0 if net.same else net.kernel - 1
 

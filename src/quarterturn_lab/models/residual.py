@@ -27,7 +27,7 @@ def residual(net: Net, rotate: Rotate) -> nn.Sequential:
     torch.Size([2, 121])
     """
     group = qt.named(net.group) if net.group else None
-    conv, norm = partial(_convolution, group, rotate), partial(_norm, group, rotate)
+    conv, norm = partial(_convolution, group, rotate), partial(batch_norm, group, rotate)
     stages = [[width * net.widen // net.divide for width in stage] for stage in net.stages]
     features = stages[0][0]
     layers = nn.Sequential()
@@ -89,5 +89,6 @@ def _convolution(
     return kind(group, inputs, outputs, kernel, stride, padding, bias=False, rotate=rotate)
 
 
-def _norm(group: Group | None, rotate: Rotate, features: int) -> nn.Module:
+def batch_norm(group: Group | None, rotate: Rotate, features: int) -> nn.Module:
+    """Batch norm, with statistics that the orientations share if there are any."""
     return nn.BatchNorm2d(features) if group is None else qt.BatchNorm(group, features, rotate=rotate)

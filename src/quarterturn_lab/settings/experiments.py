@@ -20,6 +20,7 @@ from quarterturn_lab.settings.options import NETWORK, STAGES, WARPS
 
 POOLING = ("pool-mean", "pool-rms", "pool-max", "mean-relu", "rms-relu", "max-relu")
 CONTROLS = ("baseline-linear", "baseline-half-linear")
+RESIDUAL_ROWS = ("residual-plain", "residual-c4", "residual-d4")
 
 
 @dataclass(frozen=True)
@@ -152,10 +153,12 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "folder": Experiment(
         "your own images, in one folder for each class",
-        replace(SMALL, channels=3, side=63),
+        replace(SMALL, channels=3, side=63, norm=True, stem_stride=2),
         "folder",
-        ("baseline", "baseline-linear", "pool-mean", "roll-all-quarter", "roll-dense-half"),
-        {"epochs": 40, "batch": 64, "divide_batch": False, "augment": {"shift": 0.08, "zoom": 1.3, "flip": True}},
+        ("baseline", "baseline-linear", "pool-mean", "roll-all-quarter", "roll-dense-half", *RESIDUAL_ROWS),
+        {"epochs": 40, "batch": 64, "divide_batch": False}
+        | {"augment": {"shift": 0.08, "zoom": 1.3, "border": "reflection", "interpolation": "bicubic"}},
+        faster=True,
     ),
     "galaxies": Experiment(
         "the paper's galaxies network, 64 x 64, all training images: days on a CPU",

@@ -29,6 +29,7 @@ class Net:
     kernel: int = 3
     same: bool = True  # padding of the convolutions: 'same' or 'valid'
     pooled: bool = True
+    norm: Annotated[bool, Field(description="Batch norm after each convolution.")] = False
     unet: bool = False  # a second pass up the stages, with skip connections
     residual: bool = False  # models/residual.py: each width is a block; no hidden layers
     stem_stride: Annotated[
@@ -135,7 +136,7 @@ ROWS |= {f"{name}-dihedral": {**row, "group": "D4"} for name, row in ROWS.items(
 ROWS["roll-all-eighth-dihedral"] = {**ROWS["roll-all-quarter-dihedral"], "divide": 8}
 
 # An ordinary residual network, and rolled ones with as many maps: they have a quarter, or an eighth, of the filters.
-RESIDUAL: dict[str, Any] = {"residual": True, "hidden": (), "dropout": 0.0} | {
+RESIDUAL: dict[str, Any] = {"residual": True, "norm": True, "hidden": (), "dropout": 0.0} | {
     "stages": ((32, 32), (64, 64), (128, 128))
 }
 ROWS["residual-plain"] = RESIDUAL
@@ -156,7 +157,9 @@ def edited(baseline: Net, row: str, **changes: Any) -> Net:
         raise ConfigError(f"{row}: this network has no dense layer to roll: use roll-all-half or roll-all-quarter")
     if net.residual and (net.head != "dense" or net.unet):
         raise ConfigError(f"{row} labels whole images, and this experiment labels pixels: use baseline, say")
-    if net.stem_stride != 1 and not net.residual:
+    if net.residual and not net.norm:
+        raise ConfigError(f"{row} has batch norm always: leave --no-norm out, or use baseline, say")
+    if "stem_stride" in changes and not net.residual:
         raise ConfigError(f"{row} has no stem with a stride: leave --stem-stride out, or use residual-plain, say")
     _check_widths(net, row)
     return net
