@@ -7,22 +7,50 @@ import platform
 import re
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import torch
 
+from quarterturn.kernel.compiler import file_of
+from quarterturn.kernel.library import FOLDER, kernels
 from quarterturn_lab.training.worker import ALLOCATOR
 
 RESULTS = Path(__file__).parent / "results"
 Rows = list[dict[str, object]]
 
 
+AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
+
+
 def start_again_with_a_warm_allocator() -> None:
-    """glibc reads its thresholds before main(): set them, for all contenders alike, and start this script again."""
-    if any(os.environ.get(name) != value for name, value in ALLOCATOR.items()):
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **ALLOCATOR})
+    """glibc reads its thresholds before main(): set them, for all contenders alike, and start this script again.
+
+    With `--isa avx2` all contenders run code for AVX2, whatever the processor has: torch and its libraries, and the
+    kernel, of which the later ones are left out.
+    """
+    wanted = dict(ALLOCATOR)
+    if isa() == "avx2":
+        wanted |= {**AVX2, FOLDER: os.environ.get(FOLDER) or _avx2_kernels()}
+    if any(os.environ.get(name) != value for name, value in wanted.items()):
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **wanted})
+
+
+def isa() -> str | None:
+    """What `--isa` asks for, read before there is a parser."""
+    return next((after for given, after in pairwise(sys.argv) if given == "--isa"), None)
+
+
+def _avx2_kernels() -> str:
+    """A folder with the compiled kernels up to AVX2."""
+    kernels()  # compiles them where they are not
+    folder = tempfile.mkdtemp(prefix="quarterturn-avx2-")
+    for code in ("portable", "avx2"):
+        file_of(code, Path(folder)).symlink_to(file_of(code))
+    return folder
 
 
 def medians(
@@ -43,13 +71,16 @@ def medians(
 
 def machine() -> str:
     """A short name of this machine's processor, for file names."""
-    cpu = platform.processor() or platform.machine()
+    cpu, lines = platform.processor() or platform.machine(), []
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         cpu = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         pass
-    return "-".join("".join(c if c.isalnum() else " " for c in cpu).split()).lower()
+    name = "-".join("".join(c if c.isalnum() else " " for c in cpu).split()).lower()
+    if name == "amd-epyc" and any(line.split() == ["cpu", "family", ":", "26"] for line in lines):
+        name = "amd-zen-5"  # a virtual machine that does not say which one it is
+    return name if isa() is None else f"{isa()}-code-{name}"
 
 
 def record(name: str) -> Path:
@@ -83,6 +114,7 @@ def latest(name: str) -> Path:
     """The result of that name with the newest torch; of several machines one has to be named, as in conv-amd-epyc."""
     form = re.compile(rf"{re.escape(name)}(?:-(.+))?-torch([\d.]+)\.csv")
     found = [(match[1], match[2], path) for path in RESULTS.iterdir() if (match := form.fullmatch(path.name))]
+    found = [each for each in found if each[0] is None] or found  # a machine that is named in full
     machines = sorted({str(where) for where, _, _ in found})
     if len(machines) != 1:
         raise LookupError(f"{name}: there are results of {', '.join(machines) or 'no machine'}, name one of them")
@@ -99,7 +131,9 @@ def markdown(rows: list[list[str]]) -> str:
 
 def parser_for(description: str | None) -> argparse.ArgumentParser:
     """A parser whose help is the text at the top of a script."""
-    return argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--isa", choices=("avx2",), help="run code for these instructions, the best by default")
+    return parser
 
 
 def run(

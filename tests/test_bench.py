@@ -32,6 +32,9 @@ def test_the_latest_result_is_that_of_the_newest_torch(harness: ModuleType, tmp_
         harness.latest("conv")
     assert harness.latest("conv-intel").name == "conv-intel-xeon-torch2.13.0.csv"
     assert harness.latest("conv-amd-epyc").name == "conv-amd-epyc-torch2.13.0.csv"
+    (tmp_path / "conv-amd-zen-5-torch2.13.0.csv").touch()
+    assert harness.latest("conv-amd-epyc").name == "conv-amd-epyc-torch2.13.0.csv"
+    assert harness.latest("conv-amd-zen-5").name == "conv-amd-zen-5-torch2.13.0.csv"
     with pytest.raises(LookupError, match="nothing"):
         harness.latest("nothing")
 

@@ -718,9 +718,9 @@ def test_widths_that_are_not_solved_in_so_many_steps_are_refused(monkeypatch: py
 
 
 def test_rounding_and_groups_are_reported() -> None:
-    notes = qt.convert(ready("widths that do not divide"), qt.C4).conversion.notes
+    notes = qt.convert(ready("widths that do not divide"), qt.C4, pool="max").conversion.notes
     assert "2: 10 channels become 3 features x 4 orientations = 12" in notes
-    assert any("5 outputs from 2 features x 4 orientations, then pooled" in note for note in notes)
+    assert any("sees 2 features x 4 orientations, where it saw 7 numbers; its outputs are pooled" in n for n in notes)
     net = nn.Sequential(conv(3, 24), conv(24, 24, groups=8))
     assert "1: groups=8 becomes 2" in qt.convert(net, qt.C4).conversion.notes
 

@@ -482,6 +482,34 @@ def test_frozen_and_tied_parameters_modes_and_hooks_of_parts() -> None:
     assert seen
 
 
+def test_errors_that_cannot_be_read_are_errors_still() -> None:
+    """A part that looks for something in a dict, by what is only a stand-in while it is read."""
+    part = Part(lambda m, x: m.a(x) * {x.real.dtype: 0.5}[x.real.dtype], a=layer())
+    net, x = ready(Around(part))
+    assert [p.path for p in check(net, qt.C4, x).conversion.plain] == ["middle"]
+
+
+def test_parts_that_keep_what_they_computed() -> None:
+    """A cache of a part does not keep what it was given while it was read."""
+
+    def caching(m: Any, x: Tensor) -> Tensor:
+        if "scale" not in m.cache:
+            m.cache["scale"] = m.a.weight.mean() * x.new_ones(1)
+            m.last = x
+        return m.a(x).cumsum(2) * m.cache["scale"]
+
+    net, x = ready(Around(Part(caching, a=layer())))
+    part: Any = net.get_submodule("middle")
+    part.cache, part.last = {}, None
+    expected = net(x)
+    part.cache.clear()
+    part.last = None
+    check(net, qt.C4, x)
+    assert not part.cache or isinstance(part.cache["scale"], Tensor)
+    assert part.last is None or isinstance(part.last, Tensor)
+    assert torch.equal(net(x), expected)
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 

@@ -25,6 +25,7 @@ LIBRARY = [
     "filters",
     "windows",
     "layers",
+    "fused",
     "check",
     "cost",
     "_wrap",

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import quarterturn as qt
 from quarterturn import C4, D4, Group, generate
-from quarterturn.kernel import border, compiler, library
+from quarterturn.kernel import Finish, border, compiler, library
 from quarterturn.kernel.plan import Plan, Window, forward_plan, input_gradient_plan
 from quarterturn_lab.cli.doctor import doctor
 
@@ -297,15 +297,17 @@ class Call:
         self.weight = torch.randn(FEATURES, channels, 3, 3)
         self.strides = (9 * channels, 9 * group.order)
         self.x, self.y = torch.randn(1, source, source, channels), torch.empty(1, target, target, channels)
-        self.bias = torch.randn(FEATURES)
+        self.bias, self.scale, self.other = torch.randn(FEATURES), torch.randn(FEATURES), torch.zeros_like(self.y)
         self.packed = self.pack(self.plan)
 
     def pack(self, plan: Plan) -> Tensor:
         return library.library().pack(plan, False, self.weight, *self.strides)
 
     def convolve(self, plan: Plan, **changed: Tensor) -> None:
-        given = {"x": self.x, "packed": self.packed, "bias": self.bias, "y": self.y, **changed}
-        library.library().convolve(plan, False, **given)
+        given = {"x": self.x, "packed": self.packed, "y": self.y, **changed}
+        finish = {"bias": self.bias, "scale": self.scale, "other": self.other, **changed}
+        last = Finish(*(finish[name] for name in ("bias", "scale", "other")), "relu")
+        library.library().convolve(plan, False, *(given[name] for name in ("x", "packed")), last, given["y"])
 
 
 def change(plan: Plan, place: int, value: int) -> Plan:
@@ -438,6 +440,7 @@ def test_lists_of_weights_are_checked() -> None:
 def test_tensors_of_another_size_are_refused(by: int) -> None:
     layer, kernel = Call(D4), library.library()
     names = {"x": "the input", "y": "the output", "bias": "the bias", "packed": "the packed weight"}
+    names |= {"scale": "the scale", "other": "the output"}
     for name, said in names.items():
         with pytest.raises(qt.ShapeError, match=said):
             layer.convolve(layer.plan, **{name: torch.zeros(getattr(layer, name).numel() + by)})
@@ -450,6 +453,18 @@ def test_tensors_of_another_size_are_refused(by: int) -> None:
             kernel.weight_gradient(layer.plan, x, y, *layer.strides, weight, bias)
     with pytest.raises(qt.ShapeError, match="the weight"):
         kernel.pack(layer.plan, False, layer.weight.flatten()[:-1], *layer.strides)
+
+
+@needs_kernel
+def test_what_is_finished_in_place_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, x = library.library(), torch.randn(7)
+    kernel.finish(x, torch.ones(7), "relu")
+    for size in (6, 8):
+        with pytest.raises(qt.ShapeError, match="what is added"):
+            kernel.finish(x, torch.ones(size), "relu")
+    monkeypatch.setattr(border, "ACTIVATIONS", (*border.ACTIVATIONS, "tanh"))  # the compiled kernel has no such one
+    with pytest.raises(qt.KernelError, match="activation is unknown"):
+        kernel.finish(x, None, "tanh")
 
 
 @needs_kernel

@@ -31,6 +31,7 @@ MAKERS: dict[str, Callable[[Any], nn.Module]] = {
     "LayerNorm": lambda group: qt.LayerNorm(group, 1),
     "Slice": qt.Slice,
     "Pool": qt.Pool,
+    "Invariants": qt.Invariants,
     "Stack": qt.Stack,
     "Unstack": qt.Unstack,
     "Roll": qt.Roll,

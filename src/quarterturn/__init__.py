@@ -37,6 +37,7 @@ from quarterturn.layers.convolution import PathConv as PathConv
 from quarterturn.layers.convolution import RollConv as RollConv
 from quarterturn.layers.convolution import SliceConv as SliceConv
 from quarterturn.layers.each_orientation import EachOrientation as EachOrientation
+from quarterturn.layers.invariants import Invariants as Invariants
 from quarterturn.layers.linear import RollLinear as RollLinear
 from quarterturn.layers.norms import BatchNorm as BatchNorm
 from quarterturn.layers.norms import GroupNorm as GroupNorm

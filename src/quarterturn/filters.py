@@ -141,8 +141,8 @@ def select_orientations(x: Tensor, group: Group, orientations: list[int]) -> Ten
     """Some orientations of a stacked tensor (N, C*G, *S): (N, C*H, *S)."""
     if len(orientations) == group.order:
         return x
-    index = torch.tensor(orientations, device=x.device)
-    return split_orientations(x, group).index_select(2, index).flatten(1, 2)
+    split = split_orientations(x, group)
+    return join_orientations({i: split.select(2, h) for i, h in enumerate(orientations)})  # no index to be moved
 
 
 def join_orientations(parts: dict[int, Tensor]) -> Tensor:

@@ -147,8 +147,7 @@ def pool_stacked(x: Tensor, group: Group, fn: PoolFunction = "mean", kind: Kind 
     >>> pool_stacked(torch.arange(4.0).reshape(1, 4), C4, "max")
     tensor([[3.]])
     """
-    _check_axes(x, group)
-    _check_orientations(x, group)
+    check_stacked(x, group)
     reduce = pool_function(fn, kind)
     orientations = x.unflatten(1, (x.shape[1] // group.order, group.order)).movedim(2, 0)
     if kind == "vector":
@@ -378,6 +377,12 @@ def _check_orientations(x: Tensor, group: Group) -> None:
             f"{x.shape[1]} features do not hold the {group.order} orientations of {group.name}: "
             f"their number must be a multiple of {group.order}; stack() makes such features"
         )
+
+
+def check_stacked(x: Tensor, group: Group) -> None:
+    """Raise unless the number of axes and features is that of a stacked tensor."""
+    _check_axes(x, group)
+    _check_orientations(x, group)
 
 
 def _check_square(x: Tensor, group: Group) -> None:

@@ -20,6 +20,7 @@ from quarterturn._convert.axes import Axis, Position
 from quarterturn._convert.carried_over import carry_over, old_path
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.example_input import example_inputs
+from quarterturn._convert.heads import HEADS, Head
 from quarterturn._convert.initial_weights import Init
 from quarterturn._convert.layer_rules import is_dropout
 from quarterturn._convert.plain_parts import check_examples_are_apart, layout_of
@@ -32,6 +33,7 @@ from quarterturn.cost import Ours, total, work_of
 from quarterturn.errors import ConversionError, OptionError, QuarterturnError
 from quarterturn.errors import unknown as not_known
 from quarterturn.filters import Rotate, check_options
+from quarterturn.fused import with_chains
 from quarterturn.graph.capture import Captured, capture, first_line, without_new_attributes
 from quarterturn.graph.faithful import check_faithful, layers_of_training, outputs_read
 from quarterturn.graph.lively import images_like, lively
@@ -49,7 +51,15 @@ Unknown = Literal["plain", "refuse"]
 
 
 class Converted(fx.GraphModule):
-    """A converted network: torch's layers and ours, under the old names. `conversion` says what it costs."""
+    """A converted network: torch's layers and ours, under the old names. `conversion` says what it costs.
+
+    In eval mode without gradients, layers that follow each other run as one where they can (`fused.py`).
+    """
+
+    def recompile(self) -> Any:
+        code = super().recompile()
+        type(self).forward = with_chains(type(self).forward)  # torch.fx makes a class for each network
+        return code
 
     @property
     def conversion(self) -> Conversion:
@@ -82,6 +92,7 @@ def convert(
     unknown: Unknown = "plain",
     output: Output = "pooled",
     method: str = "forward",
+    head: Head = "pool",
 ) -> Converted:
     """The same network with every convolution sharing its filters over orientations: exactly equivariant.
 
@@ -89,7 +100,9 @@ def convert(
     feature maps and divides the parameters by about the order G of the group, `keep="parameters"` keeps those and has
     about sqrt(G) times the maps. Layers from `until` on stay as they are, on stacked orientations (section 4.4). With
     `init="scratch"` weights are drawn anew, as strong as the old ones; "pretrained" projects the old ones. An `example`
-    input is needed where the network's code looks at the sizes of its maps. The model itself is not changed.
+    input is needed where the network's code looks at the sizes of its maps. `head` is what the last layer sees of each
+    feature's orientations: what `pool` leaves of them, their "max", their "invariants" (a few numbers more), or what
+    is pooled after a "hidden" layer. The model itself is not changed.
 
     Submodules that cannot be followed, and those named in `plain`, run as they are in every orientation: exact, but G
     times the work; `conversion` says which and why. `unknown="refuse"` raises an error that lists them instead. For a
@@ -103,6 +116,7 @@ def convert(
     """
     _check_model(model)
     _check_options(group, rotate, keep, pool, init, unknown, output)
+    _check_head(head, until, output)
     _check_until(model, until)
     model = _with_method(model, method)
     search = PlainSearch(model, plain, automatic=unknown == "plain")
@@ -114,7 +128,7 @@ def convert(
             try:
                 captured = reader.read()
                 writer = EquivariantWriter(group, rotate, Widths(group.order, keep), init, pool, model)
-                rewriter = EquivariantRewriter(captured, writer, until, search.parts, output)
+                rewriter = EquivariantRewriter(captured, writer, until, search.parts, output, head)
                 rewrite(
                     captured, rewriter, f"these parts of the network cannot be converted to {group.name} ({INSTEAD})"
                 )
@@ -124,12 +138,22 @@ def convert(
                 break
             except RefusedParts as error:
                 search.add(error)
+        _check_that_head_is_there(head, writer, search)
         _check_that_something_rolls(converted, writer, search)
         if until is None and all(x.dim() == 2 + group.dim for x in inputs):
             _verify(converted, group, inputs, writer.outputs, stacked=output == "stacked")
         converted.meta["conversion"] = _report(model, converted, writer, search, captured, inputs)
         logger.info("converted to %s:\n%s", group.name, converted.conversion)
         return converted
+
+
+def _check_that_head_is_there(head: str, writer: EquivariantWriter, search: PlainSearch) -> None:
+    if head != "pool" and not writer.heads:
+        parts = "".join(f"; {path} stays as it is: {why}" for path, why in search.parts.items())
+        raise ConversionError(
+            f"head={head!r} needs a last layer, a linear one or a 1x1 convolution that makes an output, and this "
+            f"network has none: use head='pool', and quarterturn.Invariants or Pool before a layer of your own{parts}"
+        )
 
 
 class _Reader:
@@ -199,6 +223,20 @@ def _check_options(
             raise not_known(f"value of {name}", value, known)
     if init == "pretrained" and keep == "parameters":
         raise OptionError('init="pretrained" needs keep="width": wider layers have no old weights to begin with')
+
+
+def _check_head(head: str, until: str | None, output: str) -> None:
+    if head not in HEADS:
+        raise not_known("value of head", head, HEADS)
+    if head != "pool" and output == "stacked":
+        raise OptionError(
+            f"head={head!r} and output='stacked' do not go together: a head leaves no orientations to stack"
+        )
+    if head != "pool" and until is not None:
+        raise OptionError(
+            f"head={head!r} and until={until!r} do not go together: from {until!r} on the network stays as it is, and "
+            "its last layer sees no orientations"
+        )
 
 
 def _check_until(model: nn.Module, until: str | None) -> None:
@@ -288,8 +326,8 @@ def _report(
     notes = [*writer.notes, *([f"left out, because only training uses them: {left_out}"] if left_out else [])]
     notes += writer.notes_on_wide_layers()
     kept = kept_parts(search.parts, captured.modules, works[1], batch, writer.plain)
-    share = rolled_share(model, works[0], converted)
-    return Conversion(writer.group, writer.widths.keep, before, after, tuple(dict.fromkeys(notes)), kept, share)
+    share, heads = rolled_share(model, works[0], converted, writer.heads), dict(writer.heads)
+    return Conversion(writer.group, writer.widths.keep, before, after, tuple(dict.fromkeys(notes)), kept, share, heads)
 
 
 def _verify(

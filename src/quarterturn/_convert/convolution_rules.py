@@ -318,7 +318,8 @@ def _dense(
         seen, count = w.widths.of(features), w.widths.of(out)
         _note_width(w, path, weight.shape[0], out)
         if out.segments[0].piece.shared:
-            w.notes.append(f"{path}: {count} outputs from {seen} features x {w.group.order} orientations, then pooled")
+            sees = f"{seen} features x {w.group.order} orientations, where it saw {weight.shape[1]} numbers"
+            w.notes.append(f"{path}: the last layer sees {sees}; its outputs are pooled")
         layer = RollLinear(w.group, seen, count, bias is not None, w.rotate, weight.device, weight.dtype)
         old = Convolution(weight, bias, trained=weight.requires_grad)
         ins, outs = w.widths.sources(features), w.widths.sources(out)

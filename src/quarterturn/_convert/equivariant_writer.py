@@ -75,6 +75,7 @@ class EquivariantWriter:
     plain: list[str] = field(default_factory=list)  # the paths of parts that run as they are, in every pathway
     pooled_features: list[Features] = field(default_factory=list)
     outputs: dict[str, tuple[Axis, ...]] = field(default_factory=dict)  # the axes of what had orientations, by paths
+    heads: dict[str, int] = field(default_factory=dict)  # how many numbers each last layer sees, by its path
 
     def __post_init__(self) -> None:
         self.tied_names = names_of_tied(self.model)
@@ -259,7 +260,7 @@ class EquivariantWriter:
             self.pooled_features.append(features)
         value = self.in_network_layout(value, path)
         node = self.helper(f"{path}.pool", lambda: Pool(self.group, self.pool, rotate=self.rotate), value.node)
-        return self._without_orientations(value, node)
+        return self.without_orientations(value, node)
 
     def stacked(self, value: TrackedValue, path: str, places: Callable[[], list[int]] | None = None) -> TrackedValue:
         """The value with its orientations as channels, feature by feature: all of them, or those in some places."""
@@ -270,7 +271,7 @@ class EquivariantWriter:
             whole = chosen == list(range(self.widths.of(value.features) * self.group.order))
             return ToChannels(self.group, None if whole else chosen, self.rotate).to(value.example.device)
 
-        return self._without_orientations(value, self.helper(f"{path}.stack", make, value.node))
+        return self.without_orientations(value, self.helper(f"{path}.stack", make, value.node))
 
     def orientations_as_channels(self, value: TrackedValue, path: str) -> TrackedValue:
         """The value as an ordinary tensor of as many channels as before, each of them some orientation."""
@@ -280,7 +281,7 @@ class EquivariantWriter:
                 features.fixed(features.channels // self.group.order)
         return self.stacked(value, path, lambda: self.widths.places(features))
 
-    def _without_orientations(self, value: TrackedValue, node: fx.Node) -> TrackedValue:
+    def without_orientations(self, value: TrackedValue, node: fx.Node) -> TrackedValue:
         """A tensor without orientations, with the axes of the old network."""
         self.check_whole(value)
         held: list[Component] = [c for c in value.components if not isinstance(c, Orientations)]

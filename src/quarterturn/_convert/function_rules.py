@@ -6,7 +6,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
@@ -29,7 +28,15 @@ from quarterturn._convert.tracked_value import TrackedValue, named, number, ordi
 from quarterturn._convert.widths import Features
 from quarterturn.graph.pointwise import is_pointwise
 from quarterturn.graph.refusal import Refusal
-from quarterturn.graph.torch_functions import AS_LAYERS, REDUCTIONS, RESHAPES, name_of, option
+from quarterturn.graph.torch_functions import (
+    AS_LAYERS,
+    PERMUTATIONS,
+    REDUCTIONS,
+    RESHAPES,
+    name_of,
+    option,
+    permutation,
+)
 
 TRANSPOSED: tuple[Any, ...] = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 CONVOLUTIONS: tuple[Any, ...] = (F.conv1d, F.conv2d, F.conv3d, *TRANSPOSED)
@@ -382,11 +389,8 @@ def _reshape(call: Call) -> TrackedValue:
 
 
 def _permute(call: Call) -> TrackedValue:
-    rank = len(call.value.axes)
-    sizes = torch.empty(tuple(range(2, rank + 2)), device="meta")  # no two are the same, so they tell the order
-    rest = call.args[1:]
-    moved = getattr(sizes, str(call.name))(*rest, **call.kwargs).shape
-    return axis_rules.permute(call.w, call.path, call.value, [size - 2 for size in moved], call.example)
+    order = permutation(str(call.name), len(call.value.axes), call.args[1:], call.kwargs)
+    return axis_rules.permute(call.w, call.path, call.value, order, call.example)
 
 
 def _unsqueeze(call: Call) -> TrackedValue:
@@ -448,7 +452,7 @@ def _glu(call: Call) -> TrackedValue:
 
 FUNCTION_RULES: dict[str | None, Callable[[Call], Any]] = {
     **dict.fromkeys(RESHAPES, _reshape),
-    **dict.fromkeys(("permute", "transpose", "movedim", "swapaxes", "swapdims", "t"), _permute),
+    **dict.fromkeys(PERMUTATIONS, _permute),
     **dict.fromkeys(("split", "chunk", "tensor_split"), indexing_rules.split),
     **dict.fromkeys(("cat", "concat"), indexing_rules.cat),
     **dict.fromkeys(("softmax", "log_softmax"), reduction_rules.softmax),

@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from quarterturn._convert.axes import (
@@ -125,7 +126,9 @@ def _pool(call: Call) -> TrackedValue:
     w, features = call.w, call.value.features
     features.fixed(features.channels // w.group.order)
     make = lambda: Pool(w.group, POOLS[call.name], rotate=w.rotate)  # noqa: E731
-    return ordinary_tensor(call.example, w.helper(f"{call.path}.pool", make, call.value.node))
+    value = w.in_network_layout(call.value, call.path)
+    pooled = w.without_orientations(value, w.helper(f"{call.path}.pool", make, value.node))
+    return replace(pooled, example=call.example)
 
 
 def softmax(call: Call) -> TrackedValue:

@@ -1,7 +1,7 @@
 """What `convert` did, as a table: what the network cost before and after, what was rounded and what is as it was."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from torch import nn
 
@@ -26,6 +26,8 @@ class Conversion:
     `rolled_share` is the share of the old network's multiply-adds, between 0 and 1, that lie in layers which share
     filters over orientations now (`SliceConv`, `RollConv`, `DepthwiseConv`, `RollConvTranspose`, `RollLinear`). The
     rest are those of plain parts, of layers from `until` on, and of products that are no layers, such as attention.
+
+    `heads` has, for each last layer that gets ordinary numbers, how many. Such layers count as rolled.
     """
 
     group: Group
@@ -35,6 +37,7 @@ class Conversion:
     notes: tuple[str, ...]
     plain: tuple[KeptPart, ...] = ()
     rolled_share: float = 1.0
+    heads: Mapping[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         rows = {"as it was": self.before, f"converted, keep={self.keep!r}": self.after}
@@ -55,7 +58,7 @@ class Conversion:
         return [*lines, *self.notes]
 
 
-def rolled_share(old: nn.Module, work: Sequence[Work], new: nn.Module) -> float:
+def rolled_share(old: nn.Module, work: Sequence[Work], new: nn.Module, heads: Collection[str] = ()) -> float:
     """The share of the old network's work in layers that are one of ours under the same name in the new network.
 
     What a module's own code multiplies counts as one of ours where its parameter became a layer, as `block.filters`.
@@ -63,7 +66,7 @@ def rolled_share(old: nn.Module, work: Sequence[Work], new: nn.Module) -> float:
     known = {path for path, _ in old.named_modules(remove_duplicate=False)}
     ours = {path for path, module in new.named_modules(remove_duplicate=False) if isinstance(module, Ours)}
     of_parameters = {path.rpartition(".")[0] for path in ours - known}
-    rolled = sum(w.multiply_adds for w in work if w.path in ours | of_parameters)
+    rolled = sum(w.multiply_adds for w in work if w.path in {*ours, *of_parameters, *heads})
     return rolled / (sum(w.multiply_adds for w in work) or 1.0)
 
 

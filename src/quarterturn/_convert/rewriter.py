@@ -10,20 +10,23 @@ from torch import Tensor, fx
 
 from quarterturn import trees
 from quarterturn._convert.axes import Blocks, maps_of
+from quarterturn._convert.convolution_rules import check_parametrized
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.function_calls import node_of
 from quarterturn._convert.function_rules import value_of_call
+from quarterturn._convert.heads import Head, LastLayers, last_layer, last_layers, sees_positions
 from quarterturn._convert.layer_rules import copied_layer, rule_for, softmax
 from quarterturn._convert.plain_parts import number_as_before, plain_part
-from quarterturn._convert.tracked_value import Form, TrackedValue, number, ordinary_tensor
+from quarterturn._convert.tail_steps import ends
+from quarterturn._convert.tracked_value import Form, TrackedValue, number, ordinary_tensor, values_in
 from quarterturn._convert.widths import channels
 from quarterturn.errors import ConversionError
 from quarterturn.graph import pointwise
 from quarterturn.graph.capture import Captured
 from quarterturn.graph.in_place import refuse_changed_views
-from quarterturn.graph.pointwise import is_pointwise
 from quarterturn.graph.refusal import Refusal
 from quarterturn.graph.rewrite import Failed
+from quarterturn.graph.torch_functions import option
 
 UNKNOWN_LAYER = "this layer is not known"
 Output = Literal["pooled", "stacked"]
@@ -39,10 +42,13 @@ class EquivariantRewriter:
         until: str | None,
         plain: Collection[str] = (),
         output: Output = "pooled",
+        head: Head = "pool",
     ) -> None:
         self.captured, self.writer, self.plain, self.output_kind = captured, writer, plain, output
+        self.head = head
         self.copied: set[str] = set()  # layers from `until` on
         self.unchanged = frozenset(_nodes_from(captured, until))  # from `until` on
+        self.last = LastLayers() if self.unchanged or output == "stacked" else last_layers(captured, writer.model)
 
     def input(self, node: fx.Node) -> TrackedValue:
         default = node.args[0] if node.args else inspect.Signature.empty
@@ -59,16 +65,43 @@ class EquivariantRewriter:
             return args[0][args[1].example if isinstance(args[1], TrackedValue) else args[1]]
         if node.target is getattr and not isinstance(args[0], TrackedValue):
             return getattr(args[0], args[1])
-        if node in self.unchanged:
+        if node in self.unchanged or self.is_behind_head(node, args, kwargs):
             return self.unchanged_call(node, args, kwargs)
         refuse_changed_views(node, self.captured.modules)
         example = self.captured.example(node)
         if node.op == "call_module" and self.is_plain(node):
             return plain_part(self.writer, self.captured, node, args, kwargs)
+        if self.is_head(node, args):
+            return self.last_layer(node, args, kwargs, example)
         if node.op == "call_module":
             return self.layer(node, args, kwargs, example)
         path = f"{self.captured.owners.get(node, '')}.{node.name}".strip(".")
-        return value_of_call(self.writer, node, path, args, kwargs, example, _ends(node))
+        return value_of_call(self.writer, node, path, args, kwargs, example, ends(node))
+
+    def is_behind_head(self, node: fx.Node, args: Any, kwargs: Any) -> bool:
+        """Whether the call treats what last layers made, without orientations: it stays as it is."""
+        values = values_in([args, kwargs])
+        return node in self.last.tails and all(v.kind != "oriented" and v.node is not None for v in values)
+
+    def is_head(self, node: fx.Node, args: Any) -> bool:
+        """Whether orientations are pooled before this layer: with head="pool" only where that makes no difference."""
+        if node not in self.last.nodes or args[0].kind != "oriented":
+            return False
+        if self.head != "pool":
+            return True
+        same = self.writer.pool == "mean" and node in self.last.mean_first
+        return same and not sees_positions(args[0])
+
+    def last_layer(self, node: fx.Node, args: Any, kwargs: Any, example: Any) -> TrackedValue:
+        if node.op == "call_module":
+            path, layer = str(node.target), self.captured.modules[str(node.target)]
+            check_parametrized(layer)
+            weight, bias = layer.weight, layer.bias
+        else:
+            given = option(args, kwargs, 1, "weight"), option(args, kwargs, 2, "bias")
+            path = given[0].source.removesuffix(".weight")
+            weight, bias = (None if value is None else value.example for value in given)
+        return last_layer(self.writer, self.head, path, weight, bias, args[0], example)
 
     def is_plain(self, node: fx.Node) -> bool:
         """Whether the node calls a module that is not followed."""
@@ -85,7 +118,7 @@ class EquivariantRewriter:
             return copied_layer(self.writer, path, module, value, example)
         if rule is None:
             raise Refusal(UNKNOWN_LAYER)
-        if rule is softmax and value.kind == "oriented" and _ends(node):
+        if rule is softmax and value.kind == "oriented" and ends(node):
             return copied_layer(self.writer, path, module, self.writer.pooled(value, path), example)
         return rule(self.writer, path, module, value, example)
 
@@ -112,6 +145,11 @@ class EquivariantRewriter:
         return _unoriented(self.captured.example(node), new)
 
     def output(self, node: fx.Node, result: Any) -> None:
+        if self.head != "pool" and self.last.other_outputs:
+            self.writer.notes.append(
+                f"{self.last.other_outputs} outputs have no last layer, and are pooled as they are"
+            )
+
         def found(path: str, value: TrackedValue) -> Any:
             if value.kind != "oriented":
                 return node_of(value)
@@ -152,8 +190,3 @@ def _nodes_from(captured: Captured, until: str | None) -> Sequence[fx.Node]:
 
 def _unoriented(example: Any, node: fx.Node) -> TrackedValue:
     return ordinary_tensor(example, node) if isinstance(example, Tensor) else number(example, node)
-
-
-def _ends(node: fx.Node) -> bool:
-    """Whether what the node makes goes to the output, and nowhere else, number by number."""
-    return all(user.op == "output" or (is_pointwise(user.target) and _ends(user)) for user in node.users)

@@ -24,7 +24,7 @@ from quarterturn._export.plain_writer import PlainWriter
 from quarterturn.filters import roll_filters, slice_filters
 from quarterturn.graph.refusal import Refusal
 from quarterturn.groups import Group
-from quarterturn.layers.convolution import DepthwiseConv, PathConv, SliceConv
+from quarterturn.layers.convolution import RollConv, SliceConv
 from quarterturn.layers.transposed import spread
 from quarterturn.windows import Placement, Window, by_placement, pad, pad_for, windows_for
 
@@ -114,6 +114,8 @@ def _each_by_itself(
     orientations: list[int],
 ) -> Any:
     """Write a grouped convolution in which orientations do not see each other; they become the slow feature index."""
+    if group.order == 1:
+        return _written(w, path, tensor.proxy, filters, where, sizes_of(tensor, group.dim))
     count = len(orientations)
     maps = some_orientations(w, tensor, group, orientations)
     slow = maps.unflatten(1, (-1, count)).transpose(1, 2).flatten(1, 2)
@@ -125,13 +127,13 @@ def _each_by_itself(
 
 
 def our_convolution(w: PlainWriter, path: str, module: Any, tensor: PlainTensor) -> PlainTensor:
-    if isinstance(module, SliceConv):
+    if isinstance(module, SliceConv) and tensor.turned is None:
         if tensor.group is not None:
             raise Refusal("it needs a plain tensor, but gets pathways")
         sees: str | None = "slice"
     else:
         tensor = apply_pending(w, input_of(module, tensor))
-        sees = None if isinstance(module, DepthwiseConv | PathConv) else "roll"
+        sees = "roll" if isinstance(module, RollConv) else None
     out = _convolve(w, path, tensor, module.group, module.windows, Filters.of(module), sees)
     return output_of(module, out)
 
@@ -198,6 +200,9 @@ def linear(w: PlainWriter, path: str, module: nn.Linear, tensor: PlainTensor) ->
     group = tensor.group
     if group is None:
         return replace(copied_layer(w, path, module, tensor), dense=True)
+    if group.order == 1:
+        flat = replace(tensor, proxy=tensor.proxy.flatten(1), flat=False) if tensor.flat else tensor
+        return replace(copied_layer(w, path, module, flat), dense=True)
     if tensor.flat:  # a linear layer on flattened maps is a convolution with filters of their size
         features, *sizes = _maps_seen(module, tensor)
         if w.dynamic and any(size != 1 for size in sizes):

@@ -23,6 +23,7 @@ from quarterturn.graph.in_place import copy_not_in_place
 from quarterturn.graph.refusal import Refusal
 from quarterturn.layers.convolution import DepthwiseConv, PathConv, RollConv, SliceConv
 from quarterturn.layers.each_orientation import EachOrientation
+from quarterturn.layers.invariants import Invariants, invariants, matrices
 from quarterturn.layers.linear import RollLinear
 from quarterturn.layers.norms import BatchNorm, GroupNorm, InstanceNorm, LayerNorm
 from quarterturn.layers.operations import Pool, Roll, Slice, Stack, Unstack
@@ -96,6 +97,12 @@ def _pool(w: PlainWriter, path: str, module: Pool, tensor: PlainTensor) -> Plain
     return PlainTensor(pooled, sizes=tensor.sizes)
 
 
+def _invariants(w: PlainWriter, path: str, module: Invariants, tensor: PlainTensor) -> PlainTensor:
+    tensor = apply_pending(w, apply_flatten(input_of(module, tensor)))
+    tables = [w.constant("irreps", table) for table in matrices(module.group, w.dtype, "cpu")]
+    return PlainTensor(invariants(tensor.proxy, module.group, *tables), sizes=tensor.sizes)
+
+
 # --- other layers -----------------------------------------------------------------------------------------------------
 
 
@@ -131,6 +138,7 @@ LAYER_RULES: list[tuple[Any, Rule]] = [
     (Stack, _stack),
     (Unstack, _unstack),
     (Pool, _pool),
+    (Invariants, _invariants),
     ((SliceConv, RollConv, PathConv, DepthwiseConv), our_convolution),
     ((RollConvTranspose, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), transposed),
     ((nn.Conv1d, nn.Conv2d, nn.Conv3d), torchs_convolution),

@@ -22,6 +22,10 @@ class PlainTensor:
     the batch here, and `proxy` is the stacked tensor `(N, features*G, *S)`. `pending` is an operation that is not yet
     applied, because the filters of the next convolution can include it: "slice" (`proxy` has no orientations yet) or
     "roll".
+
+    Where orientations do not meet, `proxy` may have them in the batch instead, `(G*N, features, *S)`, each in its own
+    frame. `turned` is their group then, `group` has one element, and `pathways` says whether the equivariant network
+    has pathways too, or a stacked tensor.
     """
 
     proxy: Any
@@ -31,6 +35,8 @@ class PlainTensor:
     sizes: tuple[int, ...] | None = None  # sizes of the maps, if an example fixes them
     flat: bool = False  # the network has flattened it, but `proxy` still holds maps, for a linear layer
     dense: bool = False  # no spatial axes
+    turned: Group | None = None
+    pathways: bool = False
 
 
 Rule = Callable[[PlainWriter, str, Any, PlainTensor], PlainTensor]  # writer, path, layer, input -> output

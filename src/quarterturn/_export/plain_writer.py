@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 
 from quarterturn.graph.writing import copied, free_name, put_tensor
@@ -10,8 +11,9 @@ from quarterturn.graph.writing import copied, free_name, put_tensor
 class PlainWriter:
     """Collects the layers and function calls that the rules of `to_plain` write."""
 
-    def __init__(self, dynamic: bool) -> None:
+    def __init__(self, dynamic: bool, dtype: torch.dtype) -> None:
         self.dynamic = dynamic  # the network must take maps of any size
+        self.dtype = dtype  # of the network's numbers
         self.root, self.graph = nn.Module(), fx.Graph()
         self.parts: dict[str, str] = {}  # the names of plain parts, which may be called several times
         self.tracer = fx.proxy.GraphAppendingTracer(self.graph)

@@ -10,6 +10,7 @@ from quarterturn import trees
 from quarterturn._export.layer_rules import UNKNOWN_LAYER, is_torchs, rule_for, without_rule
 from quarterturn._export.plain_tensor import PlainTensor, apply_flatten, apply_pending
 from quarterturn._export.plain_writer import PlainWriter
+from quarterturn._export.turned_batch import are_alike, in_turned_batch, stacked
 from quarterturn.graph.capture import Captured
 from quarterturn.graph.in_place import refuse_changed_views, repeat_call
 from quarterturn.graph.pointwise import is_pointwise
@@ -41,7 +42,7 @@ class PlainRewriter:
             out = self.part(str(node.target), args, kwargs)
         elif node.op == "call_module":
             path = str(node.target)
-            out = self.layer(path, self.captured.modules[path], args, kwargs)
+            out = self.layer(path, self.captured.modules[path], args, kwargs, node)
         else:
             out = self.function(node, args, kwargs)
         return self.with_sizes(node, out)
@@ -49,12 +50,15 @@ class PlainRewriter:
     def with_sizes(self, node: fx.Node, tensor: PlainTensor) -> PlainTensor:
         """The tensor with the sizes of the example's maps, unless the network must take any size."""
         example = self.captured.example(node)
-        if self.writer.dynamic or not isinstance(example, Tensor) or example.dim() <= 2:
+        if not isinstance(example, Tensor):
             return tensor
-        return replace(tensor, sizes=tuple(example.shape[2:]))
+        if example.dim() <= 2:
+            return replace(tensor, dense=not tensor.flat)
+        return tensor if self.writer.dynamic else replace(tensor, sizes=tuple(example.shape[2:]))
 
     def output(self, node: fx.Node, result: Any) -> None:
         def finished(_: str, tensor: PlainTensor) -> fx.Node:
+            tensor = stacked(tensor)
             if tensor.group is not None:
                 raise Refusal("the network ends with pathways in the batch: finish it with a Pool or a Stack")
             found: fx.Node = apply_flatten(tensor).proxy.node
@@ -91,15 +95,20 @@ class PlainRewriter:
         args, kwargs = trees.mapped((args, kwargs), PlainTensor, lambda _, tensor: apply_flatten(tensor).proxy.node)
         return PlainTensor(w.proxy(w.graph.call_module(name, args, kwargs)))
 
-    def layer(self, path: str, module: nn.Module, args: Any, kwargs: Any) -> PlainTensor:
+    def layer(self, path: str, module: nn.Module, args: Any, kwargs: Any, node: fx.Node | None = None) -> PlainTensor:
         if len(args) != 1 or kwargs or not isinstance(args[0], PlainTensor):
             raise Refusal("layers with several inputs are not supported")
+        found = in_turned_batch(self.writer, self.captured, node, path, module, args[0])
         rule = rule_for(module) or without_rule
-        return rule(self.writer, path, module, args[0])
+        return rule(self.writer, path, module, stacked(args[0])) if found is None else found
 
     def function(self, node: fx.Node, args: Any, kwargs: Any) -> PlainTensor:
         tensors = [tensor for _, tensor in trees.leaves((args, kwargs), PlainTensor)]
         name = name_of(node.target)
+        by_number = is_pointwise(node.target) or name in CONCATENATIONS
+        if not are_alike(tensors) or not (by_number or tensors[0].pathways):
+            args, kwargs = trees.mapped((args, kwargs), PlainTensor, lambda _, tensor: stacked(tensor))
+            tensors = [stacked(tensor) for tensor in tensors]
         if name == "flatten" and _flattens_all(args, kwargs):
             return replace(tensors[0], flat=True)
         if all(tensor.group is None for tensor in tensors):

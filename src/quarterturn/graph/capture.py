@@ -69,7 +69,8 @@ def capture(
     """
     tracer = _Tracer(is_whole, None if inputs is None else [x.clone() for x in inputs], may_decide)
     try:
-        graph = tracer.trace(model)
+        with _without_stand_ins(model):
+            graph = tracer.trace(model)
     except ConversionError:
         raise
     except Exception as error:  # the network's own code runs here
@@ -95,6 +96,30 @@ def without_new_attributes(model: nn.Module) -> Iterator[None]:
     finally:
         for name in set(vars(model)) - before:
             delattr(model, name)
+
+
+@contextmanager
+def _without_stand_ins(model: nn.Module) -> Iterator[None]:
+    """Take back what the code of modules keeps while it is traced, as in caches: stand-ins, no tensors."""
+    before = [(module, dict(vars(module))) for module in model.modules()]
+    contents = [
+        (value, value.copy())
+        for _, attributes in before
+        for name, value in attributes.items()
+        if type(value) in (dict, list, set) and not name.startswith("_")
+    ]
+    try:
+        yield
+    finally:
+        for value, copy in contents:
+            value.clear()
+            value.extend(copy) if isinstance(value, list) else value.update(copy)
+        for module, attributes in before:
+            for name in [n for n, v in vars(module).items() if isinstance(v, fx.Proxy)]:
+                if name in attributes:
+                    vars(module)[name] = attributes[name]
+                else:
+                    del vars(module)[name]
 
 
 def _check_that_it_runs(model: nn.Module, inputs: Sequence[Tensor]) -> None:
@@ -297,4 +322,8 @@ def _value(item: Any) -> Any:
 
 def first_line(error: Exception) -> str:
     """What an error says, without what follows in further lines."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    try:
+        said = str(error)
+    except Exception:  # it names a stand-in that has no value
+        said = ""
+    return (said.strip().splitlines() or [type(error).__name__])[0]

@@ -10,8 +10,9 @@ from torch.nn import functional as F
 
 REDUCTIONS = {"mean", "sum", "amax", "amin", "std", "var", "norm", "max", "min", "prod", "logsumexp"}
 RESHAPES = ("flatten", "reshape", "view", "unflatten", "view_as", "reshape_as")
+PERMUTATIONS = ("permute", "transpose", "movedim", "swapaxes", "swapdims", "t")
 ALSO_METHODS = (
-    "flatten", "reshape", "permute", "transpose", "movedim", "swapaxes", "swapdims", "unsqueeze", "squeeze",
+    *PERMUTATIONS, "flatten", "reshape", "unsqueeze", "squeeze",
     "unflatten", "split", "chunk", "tensor_split", "narrow", "cat", "concat", "stack", "unbind", "softmax",
     "log_softmax", "matmul", "bmm", *REDUCTIONS,
 )  # fmt: skip
@@ -58,6 +59,16 @@ def name_of(target: Any) -> str | None:
 def option(args: Any, kwargs: Any, place: int, name: str, default: Any = None) -> Any:
     """An argument of a call, by its place or its name."""
     return kwargs.get(name, args[place] if len(args) > place else default)
+
+
+def permutation(name: str, rank: int, args: Any, kwargs: Any) -> list[int]:
+    """Where each axis comes from after one of the `PERMUTATIONS`, of a tensor with so many axes.
+
+    >>> permutation("movedim", 4, (1, -1), {})
+    [0, 2, 3, 1]
+    """
+    sizes = torch.empty(tuple(range(2, rank + 2)), device="meta")  # no two are the same, so they tell the order
+    return [size - 2 for size in getattr(sizes, name)(*args, **kwargs).shape]
 
 
 def as_tuple(value: Any) -> Any:

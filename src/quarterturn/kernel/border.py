@@ -1,8 +1,8 @@
 """What Python hands to the compiled kernel: its functions, the order of every list of numbers, what statuses mean.
 
-The C++ side is in src/border.h, src/plan.h and src/moves.h. This file and the C++ sources are what the kernel's
-fingerprint is made of (compiler.py): after a change on either side, kernels that were compiled before are not used.
-Standard library alone.
+The C++ side is in src/border.h, src/plan.h, src/moves.h and src/activations.h. This file and the C++ sources are what
+the kernel's fingerprint is made of (compiler.py): after a change on either side, kernels that were compiled before are
+not used. Standard library alone.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,12 +20,14 @@ _PLAN = (*_LIST, c_int64)  # and the precision
 FUNCTIONS: dict[str, tuple[tuple[type, ...], type]] = {
     "packed_size": ((*_PLAN, c_void_p), c_int),
     "pack": ((*_PLAN, *_TENSOR, *_STRIDES, *_LIST, *_TENSOR, *_THREADS), c_int),
-    "convolve": ((*_PLAN, *_TENSOR, *_TENSOR, *_TENSOR, *_TENSOR, *_THREADS), c_int),
+    "convolve": ((*_PLAN, *_TENSOR, *_TENSOR, *_TENSOR, *_TENSOR, *_TENSOR, c_int64, *_TENSOR, *_THREADS), c_int),
+    "finish": ((*_TENSOR, *_TENSOR, c_int64, *_THREADS), c_int),
     "weight_gradient": ((*_PLAN, *_TENSOR, *_TENSOR, *_STRIDES, *_LIST, *_TENSOR, *_TENSOR, *_THREADS), c_int),
     "move": ((*_LIST, c_int64, *_TENSOR, *_TENSOR, *_THREADS), c_int),
     "checksum": (_TENSOR, c_int64),
     "reason": ((), c_char_p),
 }
+ACTIVATIONS = ("none", "relu", "relu6", "sigmoid", "hardsigmoid", "silu", "hardswish", "gelu")  # by their numbers
 FINE, NOT_A_PLAN, WRONG_SIZE, NO_MEMORY, FAILED = range(5)
 
 Phase = tuple[Pair, Pair, Pair, Pair, Pair, list[tuple[int, list[tuple[int, int, int]]]]]

@@ -6,8 +6,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from quarterturn.errors import GroupError, OptionError, ShapeError
+from quarterturn.errors import GroupError, OptionError, ShapeError, unknown
 from quarterturn.groups import Element, Group
+from quarterturn.kernel.border import ACTIVATIONS
+from quarterturn.kernel.finish import Finish
 from quarterturn.kernel.plan import Window
 from quarterturn.kernel.structures import structure
 
@@ -100,6 +102,20 @@ def check_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, order: int
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ShapeError(f"the bias has one number for each of {weight.shape[0]} features, got {tuple(bias.shape)}")
     check_pairs(x, pairs)
+
+
+def check_finish(x: Tensor, features: int, shape: tuple[int, ...], finish: Finish) -> None:
+    """A scale for each feature, something to add that is as the output, and a known activation."""
+    check_precisions("input", x, scale=finish.scale, other=finish.other)
+    if finish.scale is not None and finish.scale.shape != (features,):
+        raise ShapeError(f"the scale has one number for each of {features} features, got {tuple(finish.scale.shape)}")
+    if finish.other is not None and (finish.other.shape != shape or finish.other.dtype is not x.dtype):
+        raise ShapeError(
+            f"what is added to the output must be as the output, {shape} in {x.dtype}, "
+            f"got {tuple(finish.other.shape)} in {finish.other.dtype}"
+        )
+    if finish.activation not in ACTIVATIONS:
+        raise unknown("activation", finish.activation, ACTIVATIONS)
 
 
 def check_input_gradient(grad: Tensor, weight: Tensor, order: int, pairs: bool) -> None:

@@ -15,6 +15,7 @@ from quarterturn.kernel import border, compiler
 from quarterturn.kernel.border import Numbers
 from quarterturn.kernel.checks import PRECISIONS
 from quarterturn.kernel.compiler import HERE, file_of, fits
+from quarterturn.kernel.finish import Finish
 from quarterturn.kernel.plan import Plan
 
 CODES = tuple(compiler.CODES)  # by the number that quarterturn_processor() gives
@@ -110,10 +111,15 @@ class Library:
         self._run("pack", *head, *_data(weight), out_stride, in_stride, *_list(plan.weight_places), *_data(packed))
         return packed
 
-    def convolve(self, plan: Plan, pairs: bool, x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor) -> None:
+    def convolve(self, plan: Plan, pairs: bool, x: Tensor, packed: Tensor, finish: Finish, y: Tensor) -> None:
         head = (*_list(plan.numbers), PAIRS if pairs else PRECISIONS.index(x.dtype))
-        of_bias = (None, 0) if bias is None else _data(bias)
-        self._run("convolve", *head, *_data(x), *_data(packed), *of_bias, *_data(y))
+        added = (*_data(finish.bias), *_data(finish.scale), *_data(finish.other))
+        activation = border.ACTIVATIONS.index(finish.activation)
+        self._run("convolve", *head, *_data(x), *_data(packed), *added, activation, *_data(y))
+
+    def finish(self, x: Tensor, other: Tensor | None, activation: str) -> None:
+        """Add what is as large and lies in memory as x does, and take the activation, in place."""
+        self._run("finish", *_data(x), *_data(other), border.ACTIVATIONS.index(activation))
 
     def weight_gradient(
         self, plan: Plan, x: Tensor, grad: Tensor, out_stride: int, in_stride: int, weight: Tensor, bias: Tensor
@@ -155,8 +161,8 @@ def library() -> Library | None:
     return None if path is None else Library(path)
 
 
-def _data(x: Tensor) -> tuple[int, int]:
-    return x.data_ptr(), x.numel()
+def _data(x: Tensor | None) -> tuple[int | None, int]:
+    return (None, 0) if x is None else (x.data_ptr(), x.numel())
 
 
 def _list(numbers: Numbers) -> tuple[Numbers, int]:

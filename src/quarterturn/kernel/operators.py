@@ -18,12 +18,14 @@ from quarterturn.errors import OptionError, ShapeError
 from quarterturn.groups import Group
 from quarterturn.kernel.checks import (
     check_convolution,
+    check_finish,
     check_input_gradient,
     check_lengths,
     check_precisions,
     check_weight_gradient,
     read_window,
 )
+from quarterturn.kernel.finish import IN_PLACE, Finish
 from quarterturn.kernel.library import Library, kernels, library
 from quarterturn.kernel.packed_weights import packed
 from quarterturn.kernel.plan import forward_plan, input_gradient_plan
@@ -43,6 +45,7 @@ def group_conv(
     output_size: Sequence[int],
     exact: bool | None = None,
     pairs: bool = False,
+    finish: Finish | None = None,
 ) -> Tensor:
     """The filters-rotating convolution of stacked maps: stack(conv(roll(unstack(x)), weight)), with fewer products.
 
@@ -50,7 +53,8 @@ def group_conv(
     `starts[g]` is where the first window of orientation g starts on the input's axes; outside the input it reads
     zeros. With `exact` a turned input gives the turned output bit by bit, else C4 takes one product in six less.
     Under bf16 autocast the maps are taken and given in bf16. With `pairs` maps in bf16 and weights are rounded to bf16
-    again in the Fourier basis, for products of pairs; gradients to weights keep float32 products.
+    again in the Fourier basis, for products of pairs; gradients to weights keep float32 products. What `finish` says is
+    done while the output is in the cache: no gradients pass it, and its bias is added instead of the layer's.
 
     >>> from quarterturn import C4
     >>> x, weight = torch.randn(2, 8, 5, 5), torch.randn(3, 8, 3, 3)
@@ -74,13 +78,37 @@ def group_conv(
             f"got {starts}"
         )
     step, spread = (list(given or [1] * group.dim) for given in (stride, dilation))
-    chosen = EXACT if exact is None else exact
+    flat, size = [place for start in starts for place in start], list(output_size)
     if group.dim == 1:  # sequences are images of one row
-        flat = [place for start in starts for place in (0, *start)]
-        how = ([1, *step], [1, *spread], flat, [1, *output_size], chosen, pairs)
-        return _convolve(x.unsqueeze(2), weight.unsqueeze(2), bias, _elements(group), *how).squeeze(2)
-    flat = [place for start in starts for place in start]
-    return _convolve(x, weight, bias, _elements(group), step, spread, flat, list(output_size), chosen, pairs)
+        x, weight, step, spread, size = x.unsqueeze(2), weight.unsqueeze(2), [1, *step], [1, *spread], [1, *size]
+        flat = [place for start in flat for place in (0, start)]
+        if finish is not None and finish.other is not None:
+            finish = finish._replace(other=finish.other.unsqueeze(2))
+    how = (_elements(group), step, spread, flat, size, EXACT if exact is None else exact, pairs)
+    y = _convolve(x, weight, bias, *how) if finish is None else _finished(x, weight, finish, *how)
+    return y.squeeze(2) if group.dim == 1 else y
+
+
+def finish_in_place(x: Tensor, other: Tensor | None, activation: str) -> Tensor:
+    """activation(x + other) in the place of x, which nobody else may read; without gradients.
+
+    >>> finish_in_place(torch.tensor([-1.0, 1.0]), torch.ones(2), "relu")
+    tensor([0., 2.])
+    """
+    kernel = library()
+    if other is not None and (other.shape != x.shape or other.dtype is not x.dtype):
+        x, other = x + other, None
+    if kernel is None or x.dtype is not torch.float32 or x.device.type != "cpu" or not _is_dense(x):
+        return IN_PLACE[activation](x if other is None else x.add_(other))
+    if other is not None and other.stride() != x.stride():
+        x, other = x.add_(other), None
+    if x.numel() and (other is not None or activation != "none"):
+        kernel.finish(x, other, activation)
+    return x
+
+
+def _is_dense(x: Tensor) -> bool:
+    return x.is_contiguous() or (x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last))
 
 
 def _elements(group: Group) -> list[int]:
@@ -139,16 +167,34 @@ def _convolve(
     exact: bool,
     pairs: bool,
 ) -> Tensor:
+    return _finished(x, weight, Finish(bias), elements, stride, dilation, starts, output_size, exact, pairs)
+
+
+def _finished(
+    x: Tensor,
+    weight: Tensor,
+    finish: Finish,
+    elements: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    starts: Sequence[int],
+    output_size: Sequence[int],
+    exact: bool,
+    pairs: bool,
+) -> Tensor:
     how = _tuples(elements, stride, dilation, starts, weight.shape[2:], x.shape[2:], output_size)
     group, window = read_window(*how)
-    check_convolution(x, weight, bias, group.order, pairs)
-    y = _new(x, len(x), len(weight) * group.order, *output_size)
+    check_convolution(x, weight, finish.bias, group.order, pairs)
+    shape = (len(x), len(weight) * group.order, *output_size)
+    check_finish(x, len(weight), shape, finish)
+    y = _new(x, *shape)
     if y.numel():
         features = (x.shape[1] // group.order, len(weight))
         plan = forward_plan(group, window, len(x), features, exact)
         of_weight = packed(_kernel(), plan, pairs, weight, weight[0].numel(), weight[0].numel() // features[0])
-        of_bias = None if bias is None else bias.float().contiguous()
-        _kernel().convolve(plan, pairs, _last(x), of_weight, of_bias, y)
+        bias, scale = (None if t is None else t.float().contiguous() for t in (finish.bias, finish.scale))
+        other = None if finish.other is None else _last(finish.other)
+        _kernel().convolve(plan, pairs, _last(x), of_weight, Finish(bias, scale, other, finish.activation), y)
     return y
 
 
@@ -181,7 +227,7 @@ def _input_gradient(
         features = (weight.shape[1] // group.order, len(weight))
         plan = input_gradient_plan(group, window, len(grad), features, exact)
         of_weight = packed(_kernel(), plan, pairs, weight, weight[0].numel() // features[0], weight[0].numel())
-        _kernel().convolve(plan, pairs, _last(grad), of_weight, None, x)
+        _kernel().convolve(plan, pairs, _last(grad), of_weight, Finish(), x)
     return x
 
 

@@ -6,6 +6,7 @@ The widths from which it gains were measured by bench/rule.py and bench/dense.py
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,10 +16,22 @@ from quarterturn.groups import Group
 from quarterturn.kernel.library import kernels, library
 from quarterturn.kernel.structures import structure
 
-GRANULE = 8  # the kernel pads the features of an orientation to a multiple of this
-NARROWEST = 32  # width from which a convolution gains: features times orientations, less what padding wastes
-NARROWEST_1X1 = 72  # the same for a window of one position, in which transforms weigh more
 NARROWEST_DENSE = 512  # features times orientations from which a dense layer gains
+
+
+class Narrowest(NamedTuple):
+    """Widths from which the kernel is faster: features times orientations, the geometric mean of input and output."""
+
+    window: int
+    pointwise: int  # for a window of one position
+
+
+NARROWEST = {  # by the code that runs
+    "portable": Narrowest(32, 72),  # not measured since it is for few features too
+    "avx2": Narrowest(16, 36),
+    "avx512": Narrowest(24, 36),
+    "avx512bf16": Narrowest(24, 36),
+}
 
 
 def is_available(group: Group | None = None) -> bool:
@@ -45,24 +58,27 @@ def _strides_agree(group: Group, strides: tuple[int, ...]) -> bool:
 
 
 def too_narrow(group: Group, in_features: int, out_features: int, kernel_size: Sequence[int]) -> str | None:
-    """Why the kernel would be slower than a plain convolution, for so many features of each orientation.
+    """Why the kernel would be slower than torch's convolution, for so many features of each orientation.
 
     >>> from quarterturn import C4, D4
     >>> too_narrow(C4, 8, 8, (3, 3)), too_narrow(D4, 8, 8, (3, 3))
     (None, None)
-    >>> too_narrow(C4, 4, 8, (3, 3))
-    'too narrow: 4 features in 4 orientations, padded to 8; the kernel gains from a width of 32 on'
+    >>> too_narrow(C4, 1, 2, (3, 3))[:41]
+    'too narrow: 1 and 2 features in 4 orienta'
     """
-    features = min(in_features, out_features)
-    padded = math.ceil(features / GRANULE) * GRANULE
-    narrowest = NARROWEST_1X1 if math.prod(kernel_size) == 1 else NARROWEST
-    if features * group.order * features / padded >= narrowest:
+    return _too_narrow(group.order, in_features, out_features, math.prod(kernel_size) == 1, kernels().code)
+
+
+@lru_cache(maxsize=1024)
+def _too_narrow(order: int, in_features: int, out_features: int, pointwise: bool, code: str) -> str | None:
+    least = NARROWEST.get(code, NARROWEST["portable"])
+    narrowest = least.pointwise if pointwise else least.window
+    if order * math.sqrt(in_features * out_features) >= narrowest:
         return None
-    padding = f", padded to {padded}" if padded != features else ""
-    window = " for 1x1 windows" if narrowest == NARROWEST_1X1 else ""
+    features = " and ".join(map(str, dict.fromkeys((in_features, out_features))))
     return (
-        f"too narrow: {features} features in {group.order} orientations{padding}; the kernel gains from a width of "
-        f"{narrowest} on{window}"
+        f"too narrow: {features} features in {order} orientations; the kernel gains from a width of {narrowest} on"
+        f"{' for 1x1 windows' if pointwise else ''}"
     )
 
 

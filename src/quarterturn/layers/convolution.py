@@ -26,6 +26,7 @@ from quarterturn.filters import (
     slice_filters,
 )
 from quarterturn.groups import Group
+from quarterturn.kernel import Finish
 from quarterturn.parameter_cache import kept
 from quarterturn.windows import (
     Padding,
@@ -135,11 +136,21 @@ class _Convolution(nn.Module):
         return out
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.rotate == "maps":
-            maps = self.maps_input(x)
-            where = placement(self.group.elements[0], maps.shape[2:], self.windows)
-            return convolve(maps, self.weight, self.bias, where, self.groups, self.padding_mode)
+        return self.finished(x, Finish(self.bias))
 
+    def finished(self, x: Tensor, finish: Finish) -> Tensor:
+        """The layer and what follows it; the bias of `finish` is added instead of the layer's own."""
+        out = self.through_filters(x, finish) if self.rotate == "filters" else self.through_maps(x, finish)
+        return out if finish.adds_nothing else kernel.finish_in_place(out, finish.other, finish.activation)
+
+    def through_maps(self, x: Tensor, finish: Finish) -> Tensor:
+        """torch's convolution of turned maps; without what `finish` adds to it and its activation."""
+        maps = self.maps_input(x)
+        where = placement(self.group.elements[0], maps.shape[2:], self.windows)
+        return convolve(maps, scaled(self.weight, finish.scale), finish.bias, where, self.groups, self.padding_mode)
+
+    def through_filters(self, x: Tensor, finish: Finish) -> Tensor:
+        """torch's convolution with turned filters; without what `finish` adds to it and its activation."""
         larger = self.widened(x)
         windows = self.windows if larger is None else larger.windows
 
@@ -149,11 +160,9 @@ class _Convolution(nn.Module):
 
         def run(where: Placement, orientations: list[int]) -> Tensor:
             key = (type(self), self.group, windows, *orientations)
-            maps, filters = (
-                self.filters_input(x, orientations),
-                kept(self.weight, key, lambda: filters_of(orientations)),
-            )
-            bias = None if self.bias is None else self.turned_bias(self.bias, len(orientations))
+            maps = self.filters_input(x, orientations)
+            bias, scale = (None if t is None else self.turned_bias(t, len(orientations)) for t in finish[:2])
+            filters = scaled(kept(self.weight, key, lambda: filters_of(orientations)), scale)
             if self.as_product(x):
                 return F.linear(maps.movedim(1, -1), filters.flatten(1), bias).movedim(-1, 1)
             out = convolve(maps, filters, bias, where, maps.shape[1] // filters.shape[1], self.padding_mode)
@@ -270,6 +279,9 @@ class RollConv(_Convolution):
             return self.through_torch(x, why_not)
         return Execution("kernel", "wide enough to gain", self.group)
 
+    def output_shape(self, x: Tensor, corners: "Corners") -> tuple[int, ...]:
+        return (len(x), self.out_features * self.group.order, *corners.output_size)
+
     def as_product(self, x: Tensor) -> bool:
         if not self.is_pointwise() or x.device.type != "cpu" or torch.compiler.is_compiling() or torch.jit.is_tracing():
             return False
@@ -280,20 +292,29 @@ class RollConv(_Convolution):
         plain = self.rotate == "filters" and self.groups == 1
         return plain and all((w.size, w.stride, w.before, w.after) == (1, 1, 0, 0) for w in self.windows)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def finished(self, x: Tensor, finish: Finish) -> Tensor:
         code = self.execution(x).code
         if code == "block-diagonal product":
-            key = ("blocks", self.group)
-            blocks = kept(self.weight, key, lambda: fourier.weight_blocks(self.weight, self.group))
-            return fourier.group_pointwise(x, self.weight, self.bias, self.group, blocks)
+            blocks = kept(self.weight, ("blocks", self.group), lambda: fourier.weight_blocks(self.weight, self.group))
+            if finish.scale is None:
+                out = fourier.group_pointwise(x, self.weight, finish.bias, self.group, blocks)
+            else:
+                out = fourier.group_pointwise(x, self.weight, None, self.group, blocks)
+                out = scaled(out.movedim(1, 0), self.turned_bias(finish.scale, self.group.order)).movedim(0, 1)
+                if finish.bias is not None:
+                    out = out + self.turned_bias(finish.bias, self.group.order).view(-1, *[1] * self.group.dim)
+            return out if finish.adds_nothing else kernel.finish_in_place(out, finish.other, finish.activation)
         if code != "kernel":
-            return super().forward(x)
+            return super().finished(x, finish)
         corners = corners_of(self.group, self.windows, x)
+        if finish.other is not None and finish.other.shape != self.output_shape(x, corners):
+            out = self.finished(x, Finish(finish.bias, finish.scale))  # it is broadcast
+            return kernel.finish_in_place(out, finish.other, finish.activation)
         stride, dilation = ([getattr(w, name) for w in self.windows] for name in ("stride", "dilation"))
         return kernel.group_conv(
             x,
             self.weight,
-            self.bias,
+            finish.bias,
             self.group,
             stride=stride,
             dilation=dilation,
@@ -301,6 +322,7 @@ class RollConv(_Convolution):
             output_size=corners.output_size,
             exact=self.via != "fourier-rounded",
             pairs=self.via == "fourier-bf16",
+            finish=None if finish.scale is None and finish.adds_nothing else finish,
         )
 
 
@@ -416,6 +438,11 @@ def convolve(
         padding = [0] * len(where)
     stride, dilation = [p.window.stride for p in where], [p.window.dilation for p in where]
     return CONVOLUTIONS[len(where)](x, weight, bias, stride, padding, dilation, groups)
+
+
+def scaled(filters: Tensor, scale: Tensor | None) -> Tensor:
+    """Filters times a number for each output feature."""
+    return filters if scale is None else filters * scale.view(-1, *[1] * (filters.dim() - 1))
 
 
 def new_parameters(

@@ -1,7 +1,9 @@
 // The group convolution in the group-Fourier basis: forward (and, with other numbers, the gradient to the input) and
 // the gradient to the weights; and planes from place to place. Plain C at the border, no torch. How it works:
 // ../README.md.
-#include "layer.h"
+#include <type_traits>
+
+#include "narrow.h"
 #include "pixels.h"
 
 namespace {
@@ -40,6 +42,13 @@ void with_types(Plan numbers, int64_t precision, F f) {
     });
 }
 
+// A number for each feature, then more of them; all the same where none are given.
+std::vector<float> padded(const float* given, int64_t count, int64_t size, float otherwise) {
+    std::vector<float> all(size, otherwise);
+    if (given) std::copy(given, given + count, all.begin());
+    return all;
+}
+
 }  // namespace
 
 // Every list and every tensor is followed by its length or size in elements. What is given back is a status
@@ -72,10 +81,11 @@ int quarterturn_pack(const int64_t* numbers, int64_t length, int64_t precision, 
     });
 }
 
-// The bias may be null.
+// Bias, scale and other may be null: see Finish.
 int quarterturn_convolve(const int64_t* numbers, int64_t length, int64_t precision, const void* x, int64_t x_size,
-                         const float* packed, int64_t packed_size, const float* bias, int64_t bias_size, void* y,
-                         int64_t y_size, int64_t threads, Parallel parallel) {
+                         const float* packed, int64_t packed_size, const float* bias, int64_t bias_size,
+                         const float* scale, int64_t scale_size, const void* other, int64_t other_size,
+                         int64_t activation, void* y, int64_t y_size, int64_t threads, Parallel parallel) {
     return guarded([&] {
         with_types(list(numbers, length), precision, [&](const auto& layer, auto one, auto products) {
             using T = decltype(one);
@@ -84,8 +94,29 @@ int quarterturn_convolve(const int64_t* numbers, int64_t length, int64_t precisi
             layer.check_target(y_size);
             layer.template check_packed<P>(packed_size);
             if (bias) layer.check_bias(bias_size);
-            layer.template forward<P>(static_cast<const T*>(x), packed, bias, static_cast<T*>(y), threads, parallel);
+            if (scale) layer.check_scale(scale_size);
+            if (other) layer.check_target(other_size);
+            const auto scales = padded(scale, layer.g.out, layer.out_pitch, 1.0f);
+            const auto biases = padded(bias, layer.g.out, layer.out_pitch, 0.0f);
+            const Finish<T> finish{scales.data(), biases.data(), static_cast<const T*>(other),
+                                   activation_of(activation)};
+            if constexpr (std::is_same_v<P, Floats>) {
+                if (const Narrow narrow(layer); narrow.suits())
+                    return narrow.forward(static_cast<const T*>(x), packed, finish, static_cast<T*>(y), threads,
+                                          parallel);
+            }
+            layer.template forward<P>(static_cast<const T*>(x), packed, finish, static_cast<T*>(y), threads, parallel);
         });
+    });
+}
+
+// Other may be null.
+int quarterturn_finish(float* x, int64_t size, const float* other, int64_t other_size, int64_t activation,
+                       int64_t threads, Parallel parallel) {
+    return guarded([&] {
+        need(size >= 0, "the input has a negative size");
+        if (other) need_size(other_size, size, "what is added");
+        finish(x, size, other, activation_of(activation), threads, parallel);
     });
 }
 
@@ -103,8 +134,14 @@ int quarterturn_weight_gradient(const int64_t* numbers, int64_t length, int64_t 
             layer.check_target(grad_size);
             layer.check_weight(weight_size, out_stride, in_stride, list(index, index_length));
             layer.check_bias(bias_size);
-            layer.weight_gradient(static_cast<const T*>(x), static_cast<const T*>(grad), out_stride, in_stride, index,
-                                  weight, bias, threads, parallel);
+            const auto run = [&](const auto& how) {
+                layer.weight_gradient(how, static_cast<const T*>(x), static_cast<const T*>(grad), out_stride, in_stride,
+                                      index, weight, bias, threads, parallel);
+            };
+            if (const Narrow narrow(layer); narrow.suits_gradient())
+                run(narrow);
+            else
+                run(layer);
         });
     });
 }

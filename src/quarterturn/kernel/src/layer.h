@@ -1,5 +1,6 @@
 // A layer in the group-Fourier basis: packed weights, the forward pass, the gradient to the weights.
 #pragma once
+#include "activations.h"
 #include "layout.h"
 #include "plan.h"
 #include "structures.h"
@@ -13,6 +14,15 @@ constexpr int64_t GRADIENT_DEPTH = 128;
 constexpr int64_t SOURCE_ROOM = 36 * 1024;     // floats of realigned source: part of a second-level cache
 constexpr int64_t PARTIAL_ROOM = 1024 * 1024;  // floats of partial sums of weight gradients
 constexpr int64_t SPARE = 1024;                // so many times a size of scratch still fits into 64 bits
+
+// What becomes of the sums before they are written: activation(sum * scale + bias + other). `other` is as the output and
+// may be missing; scale and bias are padded to the output features' pitch.
+template <class T>
+struct Finish {
+    const float *scale, *bias;
+    const T* other;
+    Activation activation;
+};
 
 template <class S>
 struct Layer {
@@ -43,6 +53,7 @@ struct Layer {
         need_size(size, product({g.batch, g.target[0], g.target[1], g.out, S::order}), "the output");
     }
     void check_bias(int64_t size) const { need_size(size, g.out, "the bias"); }
+    void check_scale(int64_t size) const { need_size(size, g.out, "the scale"); }
     template <class P> void check_packed(int64_t size) const { need_size(size, packed_size<P>(), "the packed weight"); }
     void check_weight(int64_t size, int64_t out_stride, int64_t in_stride, std::span<const int64_t> index) const {
         need(static_cast<int64_t>(index.size()) == product({g.offsets, S::order}),
@@ -233,7 +244,7 @@ struct Layer {
 
     // What a thread works in, for SIZE positions at once.
     struct Scratch {
-        float *source, *panels, *all, *pixel;
+        float *source, *panels, *all, *pixel, *other;
     };
     int64_t largest_source(const std::vector<Task>& tasks) const {
         int64_t pixels = 0;
@@ -243,8 +254,9 @@ struct Layer {
     template <int64_t SIZE> Scratch scratch(int64_t largest) const {
         const int64_t source = round_up(largest + LANES, LANES), products = SIZE * products_pitch();
         const int64_t panels = round_up(PARTS * SIZE * PITCH + LANES, LANES);
-        float* start = room_of_this_thread().get(source + panels + products + S::order * out_pitch);
-        return {start, start + source, start + source + panels, start + source + panels + products};
+        float* start = room_of_this_thread().get(source + panels + products + 2 * S::order * out_pitch);
+        float* pixel = start + source + panels + products;
+        return {start, start + source, start + source + panels, pixel, pixel + S::order * out_pitch};
     }
 
     template <class P>
@@ -268,28 +280,34 @@ struct Layer {
     }
 
     template <int L, class T>
-    [[gnu::noinline]] void synthesise(const float* all, int64_t count, const float* bias, const int64_t* target,
-                                      float* pixel, T* y) const {
+    [[gnu::noinline]] void synthesise(const float* all, int64_t count, const Finish<T>& finish, const int64_t* target,
+                                      float* pixel, float* other, T* y) const {
         for (int64_t r = 0; r < count; r++, all += products_pitch()) {
+            const int64_t place = target[r] * S::order * g.out;
+            if (finish.other) split_orientations<S>(finish.other + place, g.out, element, other, out_pitch);
             for (int64_t o = 0; o < out_pitch; o += L) {
                 Vector<L> products[PRODUCTS], h[S::order];
                 UNROLL for (int k = 0; k < PRODUCTS; k++) products[k] = load<L>(all + k * out_pitch + o);
                 S::synthesise(products, h);
-                UNROLL for (int t = 0; t < S::order; t++)
-                    store<L>(pixel + t * out_pitch + o, h[t] + load<L>(bias + o));
+                const Vector<L> scale = load<L>(finish.scale + o), bias = load<L>(finish.bias + o);
+                UNROLL for (int t = 0; t < S::order; t++) {
+                    const Vector<L> sum = h[t] * scale + bias;
+                    store<L>(pixel + t * out_pitch + o, finish.other ? sum + load<L>(other + t * out_pitch + o) : sum);
+                }
             }
-            join_orientations<S>(pixel, out_pitch, g.out, element, y + target[r] * S::order * g.out);
+            activate(finish.activation, pixel, S::order * out_pitch);
+            join_orientations<S>(pixel, out_pitch, g.out, element, y + place);
         }
     }
 
     template <class P, class T>  // T: of the input and the output in memory
-    void forward(const T* x, const float* packed, const float* bias, T* y, int64_t threads, Parallel parallel) const {
+    void forward(const T* x, const float* packed, const Finish<T>& finish, T* y, int64_t threads,
+                 Parallel parallel) const {
         const auto tasks = cut(g, floats_per_pixel(), SOURCE_ROOM, 4 * TILE);
         const int64_t largest = largest_source(tasks);
-        std::vector<float> padded_bias(out_pitch, 0.0f), zeros(in_pitch + LANES, 0.0f);
-        if (bias) std::copy(bias, bias + g.out, padded_bias.begin());
+        const std::vector<float> zeros(in_pitch + LANES, 0.0f);
         in_parallel(static_cast<int64_t>(tasks.size()), threads, parallel, [&](int64_t i) {
-            const auto [source, panels, all, pixel] = scratch<TILE>(largest);
+            const auto [source, panels, all, pixel, other] = scratch<TILE>(largest);
             const Task& task = tasks[i];
             const float* weights = packed;
             for (const Phase& phase : g.phases) {
@@ -314,9 +332,9 @@ struct Layer {
                     w += packed_block<P>(block);
                 }
                 if (out_pitch % LANES)
-                    synthesise<GRANULE>(all, count, padded_bias.data(), target, pixel, y);
+                    synthesise<GRANULE>(all, count, finish, target, pixel, other, y);
                 else
-                    synthesise<LANES>(all, count, padded_bias.data(), target, pixel, y);
+                    synthesise<LANES>(all, count, finish, target, pixel, other, y);
             }
         });
     }
@@ -355,38 +373,48 @@ struct Layer {
         }
     }
 
+    std::vector<Task> gradient_tasks() const { return cut(g, floats_per_pixel(), SOURCE_ROOM, 4 * GRADIENT_TILE); }
+
+    // Add what some tasks contribute to the sums of the packed weights, and of the bias.
     template <class T>
-    void weight_gradient(const T* x, const T* grad, int64_t out_stride, int64_t in_stride, const int64_t* index,
-                         float* weight, float* bias, int64_t threads, Parallel parallel) const {
-        const auto tasks = cut(g, floats_per_pixel(), SOURCE_ROOM, 4 * GRADIENT_TILE);
-        const int64_t size = packed_size<Floats>() + out_pitch, number = static_cast<int64_t>(tasks.size());
-        const int64_t chunks = std::min(number, std::clamp<int64_t>(PARTIAL_ROOM / std::max<int64_t>(size, 1), 4, 32));
-        const int64_t largest = largest_source(tasks);
-        std::vector<float> zeros(in_pitch + LANES, 0.0f), sums(chunks * size, 0.0f);
-        in_parallel(chunks, threads, parallel, [&](int64_t chunk) {
-            const auto [source, panels, all, pixel] = scratch<GRADIENT_TILE>(largest);
-            float* sum = sums.data() + chunk * size;
-            float* bias_sum = sum + packed_size<Floats>();
-            std::fill(pixel, pixel + S::order * out_pitch, 0.0f);
-            const auto blocks = blocks_of_depth(g.phases[0].offsets, g.in, GRADIENT_DEPTH);
-            for (int64_t i = chunk * number / chunks; i < (chunk + 1) * number / chunks; i++) {
-                const Task& task = tasks[i];
-                realign(task, x, source);
-                int64_t start[GRADIENT_TILE], target[GRADIENT_TILE];
-                const int64_t tiles = (task.pixels() + GRADIENT_TILE - 1) / GRADIENT_TILE;
-                const int64_t tile = (task.pixels() + tiles - 1) / tiles;
-                for (int64_t first = 0; first < task.pixels(); first += tile) {
-                    const int64_t count = locate(task, first, tile, start, target);
-                    if (out_pitch % LANES)
-                        gather<GRANULE>(grad, count, target, pixel, all, bias_sum);
-                    else
-                        gather<LANES>(grad, count, target, pixel, all, bias_sum);
-                    for (const Block& block : blocks) {
-                        analyse_any<Floats, GRADIENT_TILE>(task, block, source, start, count, zeros.data(), panels);
-                        correlate_block(block, panels, all, count, sum);
-                    }
+    void add_gradient(const std::vector<Task>& tasks, int64_t first_task, int64_t end_task, const T* x, const T* grad,
+                      float* sums, float* bias) const {
+        [[maybe_unused]] const auto [source, panels, all, pixel, other] = scratch<GRADIENT_TILE>(largest_source(tasks));
+        const std::vector<float> zeros(in_pitch + LANES, 0.0f);
+        std::fill(pixel, pixel + S::order * out_pitch, 0.0f);
+        const auto blocks = blocks_of_depth(g.phases[0].offsets, g.in, GRADIENT_DEPTH);
+        for (int64_t i = first_task; i < end_task; i++) {
+            const Task& task = tasks[i];
+            realign(task, x, source);
+            int64_t start[GRADIENT_TILE], target[GRADIENT_TILE];
+            const int64_t tiles = (task.pixels() + GRADIENT_TILE - 1) / GRADIENT_TILE;
+            const int64_t tile = (task.pixels() + tiles - 1) / tiles;
+            for (int64_t first = 0; first < task.pixels(); first += tile) {
+                const int64_t count = locate(task, first, tile, start, target);
+                if (out_pitch % LANES)
+                    gather<GRANULE>(grad, count, target, pixel, all, bias);
+                else
+                    gather<LANES>(grad, count, target, pixel, all, bias);
+                for (const Block& block : blocks) {
+                    analyse_any<Floats, GRADIENT_TILE>(task, block, source, start, count, zeros.data(), panels);
+                    correlate_block(block, panels, all, count, sums);
                 }
             }
+        }
+    }
+
+    // `how` is this layer or its narrow form.
+    template <class T, class How>
+    void weight_gradient(const How& how, const T* x, const T* grad, int64_t out_stride, int64_t in_stride,
+                         const int64_t* index, float* weight, float* bias, int64_t threads, Parallel parallel) const {
+        const auto tasks = how.gradient_tasks();
+        const int64_t size = packed_size<Floats>() + out_pitch, number = static_cast<int64_t>(tasks.size());
+        const int64_t chunks = std::min(number, std::clamp<int64_t>(PARTIAL_ROOM / std::max<int64_t>(size, 1), 4, 32));
+        std::vector<float> sums(chunks * size, 0.0f);
+        in_parallel(chunks, threads, parallel, [&](int64_t chunk) {
+            float* sum = sums.data() + chunk * size;
+            how.add_gradient(tasks, chunk * number / chunks, (chunk + 1) * number / chunks, x, grad, sum,
+                             sum + packed_size<Floats>());
         });
         const int64_t pieces = 64;
         in_parallel(pieces, threads, parallel, [&](int64_t i) {
