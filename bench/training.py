@@ -37,6 +37,8 @@ from quarterturn_lab.settings.config import Config, checked
 from quarterturn_lab.settings.experiments import settings_of
 from quarterturn_lab.settings.networks import BUILDINGS, GALAXIES, PLANKTON, edited
 from quarterturn_lab.training import loop
+from quarterturn_lab.training.batches import Batches
+from quarterturn_lab.training.order import epoch_order
 
 ROWS = ("baseline", "pool-mean", "roll-all-quarter")
 Row = dict[str, object]
@@ -127,7 +129,7 @@ def training(config: Config, data: Data, seconds: float) -> Row:
     net = net_for(config, data.classes)
     state = loop.new_state(config, net, device)
     images, start, waited, cpu = 0, 0.0, 0.0, 0.0
-    for step in loop.train(config, net, data, state, device):
+    for step in loop.train(config, data, state):
         if step.step == 3:
             images, start = 0, time.perf_counter()
             waited, cpu = state.seconds["waiting"], state.seconds["cpu"]
@@ -147,8 +149,8 @@ def training(config: Config, data: Data, seconds: float) -> Row:
 def reading(config: Config, data: Data) -> list[Row]:
     """An epoch in random order from the cache, before augmentation; and the augmentation alone."""
     assert isinstance(data, Dataset)
-    order = loop.epoch_order(config, data, 0)
-    batches = loop.Batches(config, data, torch.device("cpu"))
+    order = epoch_order(config, data, 0)
+    batches = Batches(config, data, torch.device("cpu"))
 
     def read() -> None:
         for start in range(0, len(order), 128):

@@ -602,10 +602,12 @@ def test_signals_stay_as_strong_with_weights_drawn_anew(keep: Any) -> None:
     x = torch.randn(4, 3, 32, 32)
     before = float(net(x).square().mean().detach())
     inside: list[float] = []
-    converted = qt.convert(net, qt.C4, keep=keep)
-    converted.get_submodule("11").register_forward_hook(lambda *a: inside.append(float(a[2].square().mean().detach())))
-    converted(x)
-    assert 0.3 < inside[0] / before < 3
+    for _ in range(6):  # so few features vary much
+        found = qt.convert(net, qt.C4, keep=keep)
+        found.get_submodule("11").register_forward_hook(lambda *a: inside.append(float(a[2].relu().square().mean())))
+        with torch.no_grad():
+            found(x)
+    assert 0.3 < sum(inside) / len(inside) / before < 3
 
 
 def test_the_model_itself_stays() -> None:

@@ -4,7 +4,8 @@ import sys
 
 from quarterturn_lab.cli.doctor import NEEDED
 
-MODULES = {"PIL" if package == "pillow" else package for package in NEEDED}
+NAMES = {"pillow": "PIL"}  # of modules whose packages are called otherwise
+MODULES = {NAMES.get(package, package.replace("-", "_")) for package in NEEDED}
 
 
 def main() -> None:

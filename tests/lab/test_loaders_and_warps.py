@@ -17,9 +17,12 @@ from quarterturn_lab import data as loaders
 from quarterturn_lab.data import cache, folders, images, mnist, mnist_validation, plankton, splits, synthetic
 from quarterturn_lab.data.augment import matrices, turned, uniforms, warped
 from quarterturn_lab.data.dataset import Settings, subset
+from quarterturn_lab.data.prepare import fetch, prepared
+from quarterturn_lab.data.scaling import scaling_of
 from quarterturn_lab.errors import DataError, LabError, RunError
 from quarterturn_lab.runs.loading import load
 from quarterturn_lab.settings.config import Augment
+from quarterturn_lab.training.batches import Batches
 
 
 def settings(path: Path | None, side: int = 15, **options: object) -> Settings:
@@ -373,3 +376,27 @@ def test_turned_agrees_with_warping_at_quarter_turns() -> None:
         close = turned(image, 90.0 * quarter + 1e-4)
         assert torch.allclose(close, turned(image, 90.0 * quarter), atol=1e-3)
     assert not torch.allclose(turned(image, 45.0), image, atol=0.1)
+
+
+def upper_half(images: torch.Tensor) -> float:
+    """The power of images in the upper half of the spectrum, from a quarter to half a cycle a pixel."""
+    side = images.shape[-1]
+    window = torch.hann_window(side, periodic=False)
+    centred = (images - images.mean((2, 3), keepdim=True)) * (window[:, None] * window)
+    steps = torch.fft.fftfreq(side)
+    radius = (steps[:, None] ** 2 + steps**2).sqrt()
+    power = torch.fft.fft2(centred).abs().square().mean((0, 1))
+    return float(power[(radius >= 0.25) & (radius < 0.5)].sum())
+
+
+def test_bicubic_training_images_are_about_as_sharp_as_test_images() -> None:
+    shares = {}
+    for interpolation in ("bilinear", "bicubic"):
+        warps = {"flip": False, "border": "reflection", "interpolation": interpolation}
+        config = tiny(net={"side": 29}, augment=warps, train_size=500, batch=500)
+        data = load(config)
+        seen, _, _ = Batches(config, data, torch.device("cpu")).make(0)
+        still = prepared(fetch(data, data.train, torch.device("cpu")), scaling_of(data))
+        shares[interpolation] = upper_half(seen) / upper_half(still)
+    assert shares["bilinear"] < 0.6  # what the check must find
+    assert 0.75 < shares["bicubic"] < 1.1

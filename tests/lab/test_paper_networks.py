@@ -70,7 +70,7 @@ def test_rounding_would_not_agree_with_the_paper_but_truncation_does() -> None:
 @pytest.mark.parametrize("baseline", [TINY, replace(TINY, side=16), TINY_MAPS], ids=["odd", "even", "maps"])
 @pytest.mark.parametrize("row", ROWS)
 def test_both_ways_to_rotate_are_one_network(row: str, baseline: Net) -> None:
-    if "dense" in row and baseline.head == "conv":
+    if ("dense" in row or "residual" in row) and baseline.head == "conv":
         pytest.skip("no dense layer")
     net = edited(baseline, row)
     maps, filters = build(net).double().eval(), build(net, "filters").double().eval()
@@ -81,10 +81,24 @@ def test_both_ways_to_rotate_are_one_network(row: str, baseline: Net) -> None:
     torch.testing.assert_close(maps(x), filters(x), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("row", ["baseline", "pool-mean", "stack", "flip-rotate-pool", "roll-all-quarter-dihedral"])
+def test_batch_norm_is_an_option(row: str) -> None:
+    net = edited(replace(TINY, dropout=0.0), row, norm=True)
+    maps, filters = build(net).double(), build(net, "filters").double()
+    initialise(maps, 1)
+    filters.load_state_dict(maps.state_dict())
+    x = torch.randn(3, net.channels, net.side, net.side, dtype=torch.float64)
+    torch.testing.assert_close(maps(x), filters(x), rtol=1e-10, atol=1e-12)  # with the statistics of the batch
+    torch.testing.assert_close(maps.eval()(x), filters.eval()(x), rtol=1e-10, atol=1e-12)
+    assert count(net) - count(edited(TINY, row)) == 2 * sum(8 // net.divide for stage in TINY.stages for _ in stage)
+    if row in INVARIANT:
+        qt.assert_equivariant(maps, qt.named(net.group), x)
+
+
 @pytest.mark.parametrize("row", INVARIANT)
 def test_rows_with_pathways_are_exactly_invariant(row: str) -> None:
     for baseline in (TINY, replace(TINY, side=16), TINY_MAPS):
-        if "dense" in row and baseline.head == "conv":
+        if ("dense" in row or "residual" in row) and baseline.head == "conv":
             continue
         net = edited(baseline, row)
         module = build(net).double()

@@ -13,9 +13,9 @@ from quarterturn_lab.data.dataset import Settings
 from quarterturn_lab.errors import ConfigError, LabError
 from quarterturn_lab.runs import loading
 from quarterturn_lab.settings.config import checked, read
-from quarterturn_lab.settings.experiments import EXPERIMENTS, settings_of, split_name
+from quarterturn_lab.settings.experiments import EXPERIMENTS, config_for, settings_of, split_name
 from quarterturn_lab.settings.networks import edited
-from quarterturn_lab.settings.options import HEADINGS
+from quarterturn_lab.settings.options import HEADINGS, STAGES
 
 
 def test_unknown_names_are_answered_with_the_nearest() -> None:
@@ -38,12 +38,13 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
 OPTIONS = {name: kind for options in HEADINGS.values() for name, (kind, _) in options.items()}
 
 
-@pytest.mark.parametrize("name", [name for name in OPTIONS if name != "stages"])
+@pytest.mark.parametrize("name", [name for name in OPTIONS if name not in STAGES])
 def test_every_option_of_the_command_line_reaches_the_setting_of_its_name(name: str) -> None:
     some = {int: 7, float: 1.25, str: "D4", bool: True, tuple: (0.5,)}
     kinds = get_args(OPTIONS[name]) or (OPTIONS[name],)  # a choice, perhaps none, or one type
     value = next((some[kind] for kind in kinds if kind in some), some[tuple] if name == "drops" else kinds[-1])
-    settings = settings_of("synthetic", "pool-mean", **Options(**{name: value}).given())
+    row = "residual-c4" if name == "stem_stride" else "pool-mean"
+    settings = settings_of("synthetic", row, **Options(**{name: value}).given())
     found = {**vars(settings["net"]), **settings["augment"], **settings}
     assert found[name] == value
 
@@ -93,10 +94,43 @@ def test_every_experiment_makes_configs_for_its_rows(name: str) -> None:
         checked(settings_of("plankton", "baseline", drops=(1.5,)))
 
 
-@pytest.mark.parametrize("setting", ["floats", "tiles", "clip", "score_turns", "factory"])
+NEWER = (
+    "optimizer",
+    "momentum",
+    "schedule",
+    "warmup",
+    "ema",
+    "label_smoothing",
+    "balanced",
+    "accumulate",
+    "validation",
+    "keep",
+)
+
+
+@pytest.mark.parametrize("setting", ["floats", "tiles", "clip", "score_turns", "factory", *NEWER])
 def test_a_setting_that_older_files_lack_has_its_default(setting: str) -> None:
     config = tiny()
     written = json.loads(config.model_dump_json())
     del written[setting]
-    del written["augment"]["colour"], written["augment"]["border"]
+    del written["augment"]["colour"], written["augment"]["border"], written["augment"]["interpolation"]
+    del written["net"]["residual"], written["net"]["norm"], written["net"]["stem_stride"]
     assert read(json.dumps(written)) == config
+
+
+def test_a_folder_of_ones_own_is_trained_as_test_images_look_and_in_the_faster_way() -> None:
+    for row, rotate in (("baseline", "maps"), ("pool-mean", "maps"), ("roll-all-quarter", "filters")):
+        config = config_for("folder", row)
+        assert (config.augment.border, config.augment.interpolation) == ("reflection", "bicubic")
+        assert (config.rotate, config.net.norm) == (rotate, True)
+    assert config_for("folder", "roll-all-quarter", rotate="maps").rotate == "maps"
+    assert config_for("folder", "residual-c4").net.stem_stride == 2
+
+
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "folder"])
+def test_the_other_experiments_are_trained_as_ever(name: str) -> None:
+    config = config_for(name, "roll-all-quarter")
+    assert (config.optimizer, config.schedule, config.warmup, config.keep) == ("adam", "drops", 0.0, "last")
+    assert (config.ema, config.label_smoothing, config.validation) == (0.0, 0.0, 0.0)
+    assert (config.balanced, config.accumulate) == (False, 1)
+    assert (config.net.norm, config.rotate, config.augment.interpolation) == (False, "maps", "bilinear")

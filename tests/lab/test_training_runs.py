@@ -26,6 +26,9 @@ from quarterturn_lab.runs.loading import load
 from quarterturn_lab.runs.trained import load_with_data
 from quarterturn_lab.settings.config import Config, difference, read
 from quarterturn_lab.training import loop, training_run
+from quarterturn_lab.training.batches import Batches
+from quarterturn_lab.training.optimizer import learning_rate
+from quarterturn_lab.training.order import epoch_order
 from quarterturn_lab.training.sweep import sweep
 
 
@@ -299,7 +302,7 @@ def test_nan_is_divergence() -> None:
 
 def test_the_learning_rate_drops_tenfold() -> None:
     config = tiny(drops=(0.5, 0.9))
-    rates = [loop.learning_rate(config, step, 100) for step in (0, 49, 50, 89, 90, 99)]
+    rates = [learning_rate(config, step, 100) for step in (0, 49, 50, 89, 90, 99)]
     assert rates == pytest.approx([1e-3, 1e-3, 1e-4, 1e-4, 1e-5, 1e-5])
 
 
@@ -311,14 +314,14 @@ def test_weight_decay_spares_biases() -> None:
 def test_every_image_is_seen_once_in_an_epoch() -> None:
     config = tiny(batch=7)
     data = load(config)
-    orders = [loop.epoch_order(config, data, epoch) for epoch in (0, 1)]
+    orders = [epoch_order(config, data, epoch) for epoch in (0, 1)]
     assert all(np.array_equal(np.sort(order), data.train) for order in orders)
     assert not np.array_equal(*orders)
-    batches = loop.Batches(config, data, torch.device("cpu"))
-    labels = torch.cat([labels for _, _, labels, _ in batches.from_step(0, batches.per_epoch)])
+    batches = Batches(config, data, torch.device("cpu"))
+    labels = torch.cat([labels for _, (_, labels, _), _ in batches.from_step(0, batches.per_epoch)])
     assert labels.tolist() == data.labels[orders[0]].tolist()
     ahead = list(batches.from_step(3, 5))
-    assert torch.equal(ahead[1][1], batches.make(4)[0])
+    assert torch.equal(ahead[1][1][0], batches.make(4)[0])
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

@@ -13,14 +13,14 @@ from torch.nn.utils import parametrize
 from quarterturn._convert.axes import Batch, Extra, Position, Spread, maps_of
 from quarterturn._convert.computed_filters import Computed
 from quarterturn._convert.equivariant_writer import EquivariantWriter
-from quarterturn._convert.initial_weights import drawn, per_feature, projected, rearranged
+from quarterturn._convert.initial_weights import drawn, is_torchs_default, per_feature, projected, rearranged
 from quarterturn._convert.tracked_value import TrackedValue, maps_after, result
 from quarterturn._convert.widths import Features, channels, make_equal
 from quarterturn.filters import roll_filters, slice_filters
 from quarterturn.graph.refusal import Refusal
 from quarterturn.graph.torch_functions import as_tuple
 from quarterturn.layers.computed import ComputedDepthwiseConv, ComputedRollConv, ComputedSliceConv
-from quarterturn.layers.convolution import DepthwiseConv, RollConv, SliceConv
+from quarterturn.layers.convolution import DepthwiseConv, RollConv, SliceConv, he_spread
 from quarterturn.layers.linear import RollLinear
 from quarterturn.layers.transposed import RollConvTranspose
 from quarterturn.windows import windows_for
@@ -215,7 +215,12 @@ def _fill(
             positions = math.prod(old.weight.shape[2:])
             inputs = old.weight.shape[0] // old.groups if transposed else old.weight.shape[1]
             mine = layer.weight.shape[0] // groups if transposed else layer.weight.shape[1]
-            layer.weight.copy_(drawn(layer.weight, old.weight, mine * positions, inputs * positions))
+            makes_outputs = len(set(out_sources[: w.group.order])) == 1  # the same channel in every orientation
+            if is_torchs_default(old.weight) and not makes_outputs:
+                strides = math.prod(window.stride for window in layer.windows) if transposed else 1
+                layer.weight.normal_(std=he_spread(mine * positions / strides))
+            else:
+                layer.weight.copy_(drawn(layer.weight, old.weight, mine * positions, inputs * positions))
         if old.bias is not None:
             layer.bias.copy_(per_feature(old.bias.detach(), out_sources, w.group.order, w.init, rest=0.0))
 

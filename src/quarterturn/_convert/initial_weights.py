@@ -1,4 +1,7 @@
-"""What the new layers begin with: drawn anew, as strong as the old ones, or the old network's weights, projected.
+"""What the new layers begin with: drawn anew, or the old network's weights, projected.
+
+Drawn weights are as strong as the old ones where somebody chose these. Where they are torch's default, hidden layers
+get He initialisation, over the rolled fan-in (decision 10).
 
 In "pretrained" the old channel i is read as feature i // G, orientation i mod G. An old bank of filters becomes the
 nearest one whose orientations are turned copies of one another: the mean of its orientations, each turned back.
@@ -36,6 +39,19 @@ def drawn(like: Tensor, old: Tensor, fan_in: int, old_fan_in: int) -> Tensor:
     """Weights drawn so that what they make of their input is as strong as what the old ones made of theirs."""
     spread = float(old.detach().float().square().mean().sqrt()) * math.sqrt(old_fan_in / max(fan_in, 1))
     return torch.randn_like(like) * spread
+
+
+def is_torchs_default(weight: Tensor) -> bool:
+    """Whether a weight looks as torch's layers make it, uniform in +-1/sqrt(numbers in a row): nobody chose that.
+
+    >>> is_torchs_default(torch.nn.Conv2d(16, 16, 3).weight), is_torchs_default(torch.randn(16, 16, 3, 3) * 0.02)
+    (True, False)
+    """
+    if weight.dim() < 2:
+        return False
+    squares = (weight.detach().double() ** 2 * weight[0].numel()).flatten()  # of numbers uniform in +-1
+    deviation = 0.9 / math.sqrt(squares.numel())  # of their mean, in units of 1/3, which it is
+    return bool(squares.max() <= 1 + 1e-3 and abs(3 * squares.mean() - 1) <= 5 * deviation)
 
 
 def projected(shape: Sequence[int], old_bank: Tensor, expand: Callable[[Tensor], Tensor]) -> Tensor:

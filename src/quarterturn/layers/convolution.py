@@ -446,17 +446,28 @@ def scaled(filters: Tensor, scale: Tensor | None) -> Tensor:
 
 
 def new_parameters(
-    shape: Sequence[int], biases: int, device: torch.device | str | None, dtype: torch.dtype | None
+    shape: Sequence[int],
+    biases: int,
+    device: torch.device | str | None,
+    dtype: torch.dtype | None,
+    fan_in: float | None = None,
 ) -> tuple[nn.Parameter, nn.Parameter | None]:
-    """A weight and, if `biases` is not 0, a bias, in torch's own initialisation; the fan-in counts rolled inputs."""
+    """A weight in He initialisation and, if `biases` is not 0, a bias of zeros.
+
+    `fan_in` is how many numbers an output sums up, rolled ones included; by default as many as a row has.
+    """
     weight = nn.Parameter(torch.empty(*shape, device=device, dtype=dtype))
-    nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
-    if not biases:
-        return weight, None
-    bias = nn.Parameter(torch.empty(biases, device=device, dtype=dtype))
-    bound = 1 / math.sqrt(math.prod(shape[1:]))
-    nn.init.uniform_(bias, -bound, bound)
-    return weight, bias
+    nn.init.normal_(weight, std=he_spread(fan_in or math.prod(shape[1:])))
+    return weight, nn.Parameter(torch.zeros(biases, device=device, dtype=dtype)) if biases else None
+
+
+def he_spread(fan_in: float) -> float:
+    """The standard deviation of weights that keep signals as strong through layers with ReLU (He et al. 2015).
+
+    >>> he_spread(8)
+    0.5
+    """
+    return math.sqrt(2 / fan_in)
 
 
 def check_groups(in_features: int, out_features: int, groups: int) -> None:

@@ -1,5 +1,6 @@
 """Transposed convolutions with shared filters, for decoders, in both layouts."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -72,7 +73,8 @@ class RollConvTranspose(nn.Module):
                     f"{window.stride} and a dilation of {window.dilation}"
                 )
         shape = (in_features * group.order, out_features // groups, *(window.size for window in self.windows))
-        self.weight, self.bias = new_parameters(shape, out_features if bias else 0, device, dtype)
+        seen = shape[0] // groups * math.prod(window.size / window.stride for window in self.windows)
+        self.weight, self.bias = new_parameters(shape, out_features if bias else 0, device, dtype, seen)
 
     def forward(self, x: Tensor) -> Tensor:
         # subtract output_padding from the windows' `after`: only the difference of the two is ever used

@@ -18,6 +18,7 @@ NEEDED = (
     "jinja2",
     "pillow",
     "scipy",
+    "lightning-fabric",
 )
 EXTRAS = {
     "onnx": 'pip install "quarterturn[onnx]", for export',

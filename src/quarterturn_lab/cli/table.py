@@ -41,7 +41,11 @@ def run_table(
     todo = []
     for seed in range(count):
         for row in chosen:
-            own = {key: value for key, value in options.items() if key not in ("group", "rotate") or row not in plain}
+            own = {
+                key: value
+                for key, value in options.items()
+                if key not in ("group", "rotate", "pool") or row not in plain
+            }
             config = config_for(experiment, row, seed, **own)
             todo.append((config, directory_of(config, root)))
     with Bars() as bars:

@@ -2,10 +2,14 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.resources import files
 
 import numpy as np
 from numpy.typing import NDArray
+
+from quarterturn_lab.data.dataset import Data
+from quarterturn_lab.errors import ConfigError
 
 # As in the paper: 3,037 of 30,336 images.
 TEST_PART = 3037 / 30336
@@ -28,6 +32,19 @@ def stratified(names: Sequence[str], labels: NDArray[np.int64], part: float = TE
             shares[labels[i]] -= 1
             test[i] = True
     return test
+
+
+def with_validation(data: Data, part: float) -> Data:
+    """The data with a fraction of the training images held out for validation, by the same rule as test images."""
+    if not part:
+        return data
+    if len(data.valid):
+        raise ConfigError(f"these data have {len(data.valid)} validation images of their own: leave --validation out")
+    labels = data.labels[data.train] if data.task == "classes" else np.zeros(len(data.train), dtype=np.int64)  # type: ignore[index]
+    held_out = stratified([data.names[i] for i in data.train], labels, part)
+    if not held_out.any() or held_out.all():
+        raise ConfigError(f"--validation {part} of {len(data.train)} training images leaves one part empty")
+    return replace(data, train=data.train[~held_out], valid=data.train[held_out])
 
 
 def committed(name: str) -> set[str]:

@@ -1,15 +1,12 @@
 """Builds an `nn.Sequential` from a `Net`, with the same parameter names whether it rotates maps or filters."""
 
-from typing import Literal
-
 import torch
 from torch import nn
 
 import quarterturn as qt
 from quarterturn import Group
-from quarterturn_lab.errors import ConfigError
+from quarterturn.filters import Rotate
 from quarterturn_lab.models.layers import (
-    ANSWERS,
     CosetPool,
     CosetsToOne,
     Join,
@@ -17,13 +14,12 @@ from quarterturn_lab.models.layers import (
     Questions,
     SymmetricConv,
     UNet,
+    output_nonlinearity,
     smallest_subgroup,
 )
+from quarterturn_lab.models.residual import batch_norm, residual
 from quarterturn_lab.seeds import key
 from quarterturn_lab.settings.networks import Net
-
-Rotate = Literal["maps", "filters"]
-OUTPUTS = {"relu": nn.ReLU, "sigmoid": nn.Sigmoid}
 
 
 def build(net: Net, rotate: Rotate = "maps") -> nn.Sequential:
@@ -33,7 +29,9 @@ def build(net: Net, rotate: Rotate = "maps") -> nn.Sequential:
     >>> sum(p.numel() for p in build(edited(PLANKTON, "roll-all-quarter")).parameters())
     953649
     """
-    return _Builder(net, rotate).build()
+    if rotate not in ("maps", "filters"):
+        raise qt.errors.unknown("rotate", rotate, ("maps", "filters"))
+    return residual(net, rotate) if net.residual else _Builder(net, rotate).build()
 
 
 def filters_twin(net: Net, module: nn.Module) -> nn.Module:
@@ -47,8 +45,6 @@ class _Builder:
     """Adds one layer after another, and tracks the number of features and their size."""
 
     def __init__(self, net: Net, rotate: Rotate) -> None:
-        if rotate not in ("maps", "filters"):
-            raise qt.errors.unknown("rotate", rotate, ("maps", "filters"))
         self.net, self.rotate = net, rotate
         self.group = qt.named(net.group) if net.group else None
         self.method: str = net.method if self.group else "plain"
@@ -88,6 +84,9 @@ class _Builder:
             self._conv(
                 f"conv{self.number}", width * net.widen // net.divide, net.kernel, net.kernel // 2 if net.same else 0
             )
+            if net.norm:
+                group = self.group if self.has_pathways else None
+                self._add(f"norm{self.number}", batch_norm(group, self.rotate, self.features))
             self._add(f"relu{self.number}", nn.ReLU())
             self.side -= 0 if net.same else net.kernel - 1
 
@@ -152,7 +151,8 @@ class _Builder:
             self._pool_pathways("maps")
         self._dense("drop_output", "output", net.outputs)
         self._pool_pathways("maps")
-        self._output_nonlinearity()
+        for name, layer in output_nonlinearity(net).items():
+            self._add(name, layer)
 
     def _dense(self, drop: str, name: str, width: int) -> None:
         """Dropout and a dense layer. The first one flattens the maps, or is a symmetric filter of their size.
@@ -201,7 +201,8 @@ class _Builder:
         else:
             self._add("output", nn.Conv2d(self.features, net.outputs, 1))
         self._pool_pathways(self.rotate)
-        self._output_nonlinearity()
+        for name, layer in output_nonlinearity(net).items():
+            self._add(name, layer)
 
     def _pool_pathways(self, rotate: Rotate) -> None:
         """Pool over pathways, if there are any left."""
@@ -215,17 +216,6 @@ class _Builder:
         if net.relu_after:
             self._add("relu_pooled", nn.ReLU())
         self.has_pathways = False
-
-    def _output_nonlinearity(self) -> None:
-        if self.net.output == "questions":
-            answers = self.net.answers or ANSWERS
-            if len(answers) != self.net.outputs:
-                raise ConfigError(
-                    f'output="questions" needs {len(answers)} outputs, got {self.net.outputs}: use output="sigmoid"'
-                )
-            self._add("questions_output", Questions(answers))
-        elif self.net.output != "linear":
-            self._add(f"{self.net.output}_output", OUTPUTS[self.net.output]())
 
 
 def initialise(module: nn.Module, seed: int, output_scale: float = 0.1) -> None:

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 import quarterturn as qt
 from quarterturn import Group, ops
 from quarterturn_lab.errors import ConfigError
+from quarterturn_lab.settings.networks import Net
 
 
 class CosetPool(nn.Module):
@@ -174,3 +175,18 @@ class Questions(nn.Module):
                 of_question = of_question * shares[parent]
             shares.update((place, of_question[:, i : i + 1]) for i, place in enumerate(places))
         return torch.cat([shares[place] for place in range(self.count)], dim=1)
+
+
+OUTPUTS = {"relu": nn.ReLU, "sigmoid": nn.Sigmoid}
+
+
+def output_nonlinearity(net: Net) -> dict[str, nn.Module]:
+    """The nonlinearity after the output layer, by its name in the network; empty if there is none."""
+    if net.output == "linear":
+        return {}
+    if net.output != "questions":
+        return {f"{net.output}_output": OUTPUTS[net.output]()}
+    answers = net.answers or ANSWERS
+    if len(answers) != net.outputs:
+        raise ConfigError(f'output="questions" needs {len(answers)} outputs, got {net.outputs}: use output="sigmoid"')
+    return {"questions_output": Questions(answers)}

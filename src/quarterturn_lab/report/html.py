@@ -16,6 +16,7 @@ from quarterturn_lab.report.figures import Shown, figures_of
 from quarterturn_lab.runs import run_directory
 from quarterturn_lab.runs.trained import load_with_data
 from quarterturn_lab.settings.experiments import EXPERIMENTS
+from quarterturn_lab.settings.in_words import training_in_words
 
 PARTS = {"valid": "validation", "test": "test"}  # the set that a run scores during training
 SHOWN = 3  # networks in the figures that run them: the baseline and the first equivariant ones
@@ -89,10 +90,7 @@ def _facts(path: Path) -> list[tuple[str, str]]:
         ("training images", f"{summary['train_images']:,}, {seen}"),
         ("test images", f"{summary['test_images']:,}"),
         ("input", f"{config.net.channels} x {config.net.side} x {config.net.side}"),
-        (
-            "learning rate",
-            f"Adam {config.lr:g}, divided by 10 at {', '.join(f'{d:.0%}' for d in config.drops)} of the run",
-        ),
+        ("optimiser", training_in_words(config)),
         ("dropout, weight decay", f"{config.net.dropout:g}, {config.weight_decay:g}"),
         ("precision", config.precision),
     ]

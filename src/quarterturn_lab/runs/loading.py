@@ -2,6 +2,7 @@
 
 from quarterturn_lab.data import loader
 from quarterturn_lab.data.dataset import Data, Settings, subset
+from quarterturn_lab.data.splits import with_validation
 from quarterturn_lab.settings.config import Config, ImageSettings
 
 
@@ -12,5 +13,6 @@ def loader_settings(config: Config) -> Settings:
 
 
 def load(config: Config) -> Data:
-    """The data of a run, with the random subset of training images that its settings ask for."""
-    return subset(loader(config.loader)(loader_settings(config)), config.train_size, config.seed)
+    """The data of a run, with the validation part and the subset of training images that its settings ask for."""
+    data = with_validation(loader(config.loader)(loader_settings(config)), config.validation)
+    return subset(data, config.train_size, config.seed)

@@ -43,6 +43,10 @@ class Augment(BaseModel):
     border: Annotated[
         Literal["zeros", "reflection"], Field(description="Fill in from outside the image: zeros, or its reflection.")
     ] = "zeros"
+    interpolation: Annotated[
+        Literal["bilinear", "bicubic"],
+        Field(description="bicubic keeps training images about as sharp as test images; bilinear blurs them."),
+    ] = "bilinear"
 
 
 class ImageSettings(BaseModel):
@@ -83,6 +87,10 @@ class Config(ImageSettings):
         int | None,
         Field(ge=2, description="Train on a random subset of this many images, drawn anew for each seed."),
     ] = None
+    validation: Annotated[
+        float,
+        Field(ge=0, lt=1, description="Hold out this fraction of the training images for validation."),
+    ] = 0.0
     tiles: Annotated[int, Field(ge=1, description="Tiles from each image in an epoch, for data with masks.")] = 1
 
     epochs: Annotated[int, Field(ge=1, description="Number of passes over the training images.")] = 40
@@ -90,12 +98,44 @@ class Config(ImageSettings):
     divide_batch: Annotated[
         bool, Field(description="Divide the batch size by the number of pathways, as in the paper.")
     ] = True
-    lr: Annotated[float, Field(gt=0, description="Learning rate of Adam.")] = 1e-3
+    accumulate: Annotated[
+        int, Field(ge=1, description="Split each batch into this many parts and add their gradients: less memory.")
+    ] = 1
+    balanced: Annotated[
+        bool, Field(description="Draw every class equally often in an epoch, however many images it has.")
+    ] = False
+    optimizer: Annotated[
+        Literal["adam", "adamw", "sgd"],
+        Field(description="adam adds weight decay to the gradient, adamw to the step; sgd has Nesterov momentum."),
+    ] = "adam"
+    momentum: Annotated[float, Field(gt=0, lt=1, description="Momentum of sgd.")] = 0.9
+    lr: Annotated[float, Field(gt=0, description="Learning rate, at its highest.")] = 1e-3
+    schedule: Annotated[
+        Literal["drops", "cosine"],
+        Field(description="Divide the learning rate by ten at each of --drops, or lower it to zero along a cosine."),
+    ] = "drops"
     drops: Annotated[
         tuple[float, ...], Field(description="When to divide the learning rate by ten, as fractions of the run.")
     ] = (0.83, 0.95)
-    weight_decay: Annotated[float, Field(ge=0, description="Weight decay of the weights; biases have none.")] = 0.0
+    warmup: Annotated[
+        float,
+        Field(ge=0, description="Raise the learning rate over the first steps: a fraction of the run, or steps."),
+    ] = 0.0
+    weight_decay: Annotated[
+        float, Field(ge=0, description="Weight decay of the weights; biases and norms have none.")
+    ] = 0.0
     clip: Annotated[float | None, Field(gt=0, description="Clip the gradient to this norm.")] = None
+    label_smoothing: Annotated[
+        float, Field(ge=0, lt=1, description="Share of the label that is spread over all classes, such as 0.1.")
+    ] = 0.0
+    ema: Annotated[
+        float,
+        Field(ge=0, lt=1, description="Score and save a running average of the weights, with this decay: 0.99, say."),
+    ] = 0.0
+    keep: Annotated[
+        Literal["last", "best"],
+        Field(description="Save the weights of the last step, or those with the best validation score on the way."),
+    ] = "last"
     output_scale: Annotated[float, Field(gt=0, description="Scale of the output layer's initial weights.")] = 0.1
     augment: Augment = Augment()
     precision: Annotated[Precision, Field(description="bf16 and fp16 are faster on hardware that supports them.")] = (
@@ -118,10 +158,14 @@ class Config(ImageSettings):
     def _fits(self) -> "Config":
         if any(not 0 < drop <= 1 for drop in self.drops):
             raise ValueError(f"drops are fractions of the run, between 0 and 1, got {self.drops}")
+        if self.warmup > 1 and self.warmup != int(self.warmup):
+            raise ValueError(f"warmup is a fraction of the run, or a whole number of steps, got {self.warmup}")
         if self.divide_batch and self.batch < self.net.pathways:
             raise ValueError(
                 f"a batch of {self.batch} cannot be divided by {self.net.pathways} pathways: make it larger"
             )
+        if self.accumulate > self.batch_images:
+            raise ValueError(f"a batch of {self.batch_images} images has no {self.accumulate} parts: accumulate fewer")
         if self.floats and self.invert:
             raise ValueError("invert is for 8-bit images and cannot be combined with floats: give one of the two")
         if self.augment.colour and (self.net.channels != 3 or self.floats):

@@ -5,11 +5,22 @@ from typing import Any
 
 from quarterturn_lab.errors import ConfigError, unknown
 from quarterturn_lab.settings.config import Config, checked
-from quarterturn_lab.settings.networks import BUILDINGS, GALAXIES, NUCLEI, PLANKTON, ROWS, Net, edited, restaged
-from quarterturn_lab.settings.options import NETWORK, WARPS
+from quarterturn_lab.settings.networks import (
+    BUILDINGS,
+    GALAXIES,
+    NUCLEI,
+    PLANKTON,
+    ROWS,
+    Net,
+    edited,
+    resized,
+    restaged,
+)
+from quarterturn_lab.settings.options import NETWORK, STAGES, WARPS
 
 POOLING = ("pool-mean", "pool-rms", "pool-max", "mean-relu", "rms-relu", "max-relu")
 CONTROLS = ("baseline-linear", "baseline-half-linear")
+RESIDUAL_ROWS = ("residual-plain", "residual-c4", "residual-d4")
 
 
 @dataclass(frozen=True)
@@ -32,6 +43,7 @@ class Experiment:
     settings: dict[str, Any] = field(default_factory=dict)
     paper: dict[str, Printed] = field(default_factory=dict)
     task: str = "classes"
+    faster: bool = False  # rotate maps or filters, whichever is faster for the row
 
 
 # Tables 2, 3 and 4.
@@ -141,10 +153,12 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "folder": Experiment(
         "your own images, in one folder for each class",
-        replace(SMALL, channels=3, side=63),
+        replace(SMALL, channels=3, side=63, norm=True, stem_stride=2),
         "folder",
-        ("baseline", "baseline-linear", "pool-mean", "roll-all-quarter", "roll-dense-half"),
-        {"epochs": 40, "batch": 64, "divide_batch": False, "augment": {"shift": 0.08, "zoom": 1.3, "flip": True}},
+        ("baseline", "baseline-linear", "pool-mean", "roll-all-quarter", "roll-dense-half", *RESIDUAL_ROWS),
+        {"epochs": 40, "batch": 64, "divide_batch": False}
+        | {"augment": {"shift": 0.08, "zoom": 1.3, "border": "reflection", "interpolation": "bicubic"}},
+        faster=True,
     ),
     "galaxies": Experiment(
         "the paper's galaxies network, 64 x 64, all training images: days on a CPU",
@@ -230,25 +244,33 @@ def settings_of(name: str, row: str, **options: Any) -> dict[str, Any]:
     experiment = experiment_of(name)
     given = {key: value for key, value in options.items() if value is not None}
     changes = {key: given.pop(key) for key in ("outputs", *NETWORK) if key in given}
-    baseline = restaged(experiment.baseline, given.pop("stages")) if "stages" in given else experiment.baseline
     warps = {key: given.pop(key) for key in WARPS if key in given}
+    layers, width, blocks = (given.pop(key, None) for key in STAGES)
     if "group" in changes:
         from quarterturn.groups import named
 
         changes["group"] = named(changes["group"]).name
-        if edited(baseline, row).group is None:
+        if edited(experiment.baseline, row).group is None:
             raise ConfigError(
                 f"{row} is an ordinary network and has no group: leave --group out, or use pool-mean, say"
             )
+    net = resized(edited(experiment.baseline, row, **changes), width, blocks)
+    net = restaged(net, layers) if layers is not None else net
     augment = {**experiment.settings.get("augment", {}), **warps}
-    settings = {**experiment.settings, **given, "augment": augment}
+    faster = {"rotate": faster_rotation(net)} if net.residual or experiment.faster else {}
+    settings = {**faster, **experiment.settings, **given, "augment": augment}
     return {
         "experiment": name,
         "row": row,
         "loader": experiment.loader,
-        "net": edited(baseline, row, **changes),
+        "net": net,
         **settings,
     }
+
+
+def faster_rotation(net: Net) -> str:
+    """Rotated maps or filters, whichever takes less time: the same network."""
+    return "filters" if net.roll == "all" or net.method == "oriented-max" else "maps"
 
 
 def config_for(name: str, row: str, seed: int = 0, factory: str | None = None, **options: Any) -> Config:

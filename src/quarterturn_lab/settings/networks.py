@@ -1,4 +1,4 @@
-"""The networks as data: the paper's three baselines, a U-Net, and each table row as a small edit of a baseline.
+"""The networks as data: the paper's three baselines, a U-Net, and each row as a small edit of a baseline.
 
 `models/build.py` makes a module from a `Net`. What the paper leaves open is a field; its default is justified in
 docs/decisions/0020-where-the-paper-is-silent.md.
@@ -29,7 +29,12 @@ class Net:
     kernel: int = 3
     same: bool = True  # padding of the convolutions: 'same' or 'valid'
     pooled: bool = True
+    norm: Annotated[bool, Field(description="Batch norm after each convolution.")] = False
     unet: bool = False  # a second pass up the stages, with skip connections
+    residual: bool = False  # models/residual.py: each width is a block; no hidden layers
+    stem_stride: Annotated[
+        int, Field(description="Stride of the first convolution of a residual row: 2 for images of 64 pixels, say.")
+    ] = 1
     head: Literal["dense", "conv"] = "dense"
     dropout: Annotated[float, Field(description="Dropout rate before each dense layer.")] = 0.5
     output: Annotated[
@@ -41,7 +46,9 @@ class Net:
         None  # None: a plain network
     )
     method: Literal["pool", "stack", "oriented-max", "gradual-pool", "symmetric"] = "pool"
-    pool: Literal["mean", "rms", "max"] = "mean"  # over pathways
+    pool: Annotated[
+        Literal["mean", "rms", "max"], Field(description="How an equivariant row pools over its pathways.")
+    ] = "mean"
     pool_at: Annotated[
         Literal["before-output", "after-output"],
         Field(description="Pool the pathways before or after the output layer."),
@@ -128,6 +135,14 @@ ROWS: dict[str, dict[str, Any]] = {
 ROWS |= {f"{name}-dihedral": {**row, "group": "D4"} for name, row in ROWS.items() if row.get("group") == "C4"}
 ROWS["roll-all-eighth-dihedral"] = {**ROWS["roll-all-quarter-dihedral"], "divide": 8}
 
+# An ordinary residual network, and rolled ones with as many maps: they have a quarter, or an eighth, of the filters.
+RESIDUAL: dict[str, Any] = {"residual": True, "norm": True, "hidden": (), "dropout": 0.0} | {
+    "stages": ((32, 32), (64, 64), (128, 128))
+}
+ROWS["residual-plain"] = RESIDUAL
+ROWS["residual-c4"] = {**RESIDUAL, "group": "C4", "roll": "all", "divide": 4}
+ROWS["residual-d4"] = {**RESIDUAL, "group": "D4", "roll": "all", "divide": 8}
+
 
 def edited(baseline: Net, row: str, **changes: Any) -> Net:
     """The network of a row: the baseline, the row's edit, then the given changes.
@@ -140,6 +155,12 @@ def edited(baseline: Net, row: str, **changes: Any) -> Net:
     net = replace(baseline, **{**ROWS[row], **changes})
     if net.roll == "dense" and net.head != "dense":
         raise ConfigError(f"{row}: this network has no dense layer to roll: use roll-all-half or roll-all-quarter")
+    if net.residual and (net.head != "dense" or net.unet):
+        raise ConfigError(f"{row} labels whole images, and this experiment labels pixels: use baseline, say")
+    if net.residual and not net.norm:
+        raise ConfigError(f"{row} has batch norm always: leave --no-norm out, or use baseline, say")
+    if "stem_stride" in changes and not net.residual:
+        raise ConfigError(f"{row} has no stem with a stride: leave --stem-stride out, or use residual-plain, say")
     _check_widths(net, row)
     return net
 
@@ -168,3 +189,22 @@ def restaged(net: Net, layers: str) -> Net:
         )
     starts = [sum(counts[:i]) for i in range(len(counts))]
     return replace(net, stages=tuple(tuple(widths[a : a + n]) for a, n in zip(starts, counts, strict=True)))
+
+
+def resized(net: Net, width: int | None, blocks: int | None) -> Net:
+    """A residual network with another first width, which doubles from stage to stage, and other numbers of blocks.
+
+    >>> resized(edited(PLANKTON, "residual-c4"), 16, 1).stages
+    ((16,), (32,), (64,))
+    """
+    if width is None and blocks is None:
+        return net
+    if not net.residual:
+        raise ConfigError("--width and --blocks are for residual rows: use residual-plain, say")
+    first, count = width or net.stages[0][0], blocks or len(net.stages[0])
+    if min(first, count) < 1 or first % net.divide:
+        raise ConfigError(
+            f"--width {first} --blocks {count}: a block is needed, and a width that {net.divide} divides: the number "
+            "of maps, in all orientations"
+        )
+    return replace(net, stages=tuple((first * 2**i,) * count for i in range(len(net.stages))))

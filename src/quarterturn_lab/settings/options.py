@@ -26,9 +26,11 @@ def options_of(model: type) -> Options:
 
 IMAGES, NETWORK, WARPS = options_of(ImageSettings), options_of(Net), options_of(Augment)
 TRAINING = {name: option for name, option in options_of(Config).items() if name not in IMAGES}
-STAGES: Options = {
-    "stages": (str, "Number of convolutions before each spatial pooling, such as 2-2-4-2.")
-}  # read by `restaged`
+STAGES: Options = {  # read by `restaged` and `resized`
+    "stages": (str, "Number of convolutions before each spatial pooling, such as 2-2-4-2; of blocks in residual rows."),
+    "width": (int, "Maps of the first stage of a residual row; each later stage has twice as many."),
+    "blocks": (int, "Blocks in each stage of a residual row."),
+}
 
 HEADINGS = {
     "Training": TRAINING,

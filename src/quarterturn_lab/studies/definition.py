@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from quarterturn_lab.errors import unknown
 from quarterturn_lab.settings.config import Config, checked
-from quarterturn_lab.settings.experiments import EXPERIMENTS, settings_of
-from quarterturn_lab.settings.networks import ROWS
+from quarterturn_lab.settings.experiments import EXPERIMENTS, faster_rotation, settings_of
+from quarterturn_lab.settings.networks import ROWS, edited
 
 TURNED = "@4"
 # Options that labels name, with their unit.
@@ -49,11 +49,9 @@ class Entry:
 
     def config(self, seed: int, data: str | None = None) -> Config:
         """All settings of a run; it rotates maps or filters, whichever is faster for the same network."""
-        options = dict(self.options)
+        faster = faster_rotation(edited(EXPERIMENTS[self.experiment].baseline, self.row))
+        options = {"rotate": faster, **self.options}
         factory = options.pop("factory", None)
-        edit = ROWS[self.row]
-        if edit.get("roll") == "all" or edit.get("method") == "oriented-max":
-            options["rotate"] = "filters"
         settings = settings_of(self.experiment, self.row, data=data, **options)
         return checked({**settings, "seed": seed, "factory": factory})
 

@@ -72,6 +72,8 @@ def network_name(entry: Entry) -> str:
     'ordinary, half width, no last ReLU'
     >>> network_name(Entry("plankton-small", "max-relu", 3))
     'maximum over turns inside, ReLU first'
+    >>> network_name(Entry("plankton-small", "residual-d4", 3))
+    'rolled residual, D4'
     """
     factory = entry.options.get("factory")
     return ", ".join(
@@ -80,6 +82,9 @@ def network_name(entry: Entry) -> str:
 
 
 def _of_net(net: Net) -> list[str]:
+    if net.residual:
+        head = [] if net.pool == "mean" else [f"{POOLS[net.pool]} at the head"]
+        return ["ordinary residual"] if net.group is None else ["rolled residual", net.group, *head]
     width = [_width(net.divide, net.widen)] if net.divide != net.widen else []
     if net.group is None:
         return ["ordinary", *width, *([] if net.relu else ["no last ReLU"])]

@@ -5,6 +5,7 @@ import io
 
 from quarterturn_lab.evaluation.statistics import mean_sd
 from quarterturn_lab.report.table import plus_minus
+from quarterturn_lab.settings.in_words import training_in_words
 from quarterturn_lab.studies import decisions
 from quarterturn_lab.studies.definition import Entry, Study
 from quarterturn_lab.studies.findings import UNITS, Gap, absent, gap, other_measure, past_best, state
@@ -260,16 +261,16 @@ def settings(study: Study, records: Records) -> str:
         used = [entry for entry in study.entries if entry.experiment == experiment]
         config = Entry(experiment, used[0].row, 1).config(0)
         own = any("factory" in entry.options for entry in used)  # such a network has its own dropout and start
-        drops = " and ".join(f"{drop:.0%}" for drop in config.drops)
-        warps = ", ".join(f"{warp} {value}" for warp, value in config.augment.model_dump().items())
+        warps = ", ".join(
+            f"{warp} {value}" for warp, value in config.augment.model_dump().items() if value != "bilinear"
+        )
         dropout = "set by the network" if own else f"{config.net.dropout:g}"
         output = "He x 0.1" if own else f"Xavier x {config.output_scale:g}"
         lines += [
             f"- `{experiment}`, unless the name says otherwise:",
             f"  - {config.epochs} epochs, {config.batch_images} images in a batch, {config.precision}, "
             f"{config.threads} thread.",
-            f"  - Adam, learning rate {config.lr:g}, divided by ten at {drops} of the run; weight decay "
-            f"{config.weight_decay:g}; dropout {dropout}.",
+            f"  - {training_in_words(config)}; weight decay {config.weight_decay:g}; dropout {dropout}.",
             f"  - He initialisation (fan-in counts rolled inputs); output layer {output}.",
             f"  - Augmentation: {warps}.",
         ]

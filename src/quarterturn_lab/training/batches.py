@@ -1,5 +1,9 @@
 """Augmented training batches of images, or of tiles of scenes, with their labels."""
 
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -8,42 +12,80 @@ from torch import Tensor
 from quarterturn_lab.data.augment import colours, corners, matrices, source_side, warped
 from quarterturn_lab.data.dataset import Data, Dataset, Indices, Scenes
 from quarterturn_lab.data.prepare import centre_crop, fetch, prepared
-from quarterturn_lab.data.scaling import Scaling
+from quarterturn_lab.data.scaling import Scaling, scaling_of
 from quarterturn_lab.settings.config import Config
+from quarterturn_lab.training.order import epoch_order, samples_of, steps_per_epoch
 
 Batch = tuple[Tensor, Tensor]
+Sized = tuple[Tensor, Tensor, int]
 
 
-def batch(config: Config, data: Data, scaling: Scaling, epoch: int, samples: Indices, device: torch.device) -> Batch:
-    """The inputs and labels of some samples. Sample number s is tile `s % tiles` of image `s // tiles`."""
+class Batches:
+    """Batches by step. The next one is prepared in another thread during the current step.
+
+    Where several processes share a batch, each makes its own part: the one with number `rank` of `world`.
+    """
+
+    def __init__(self, config: Config, data: Data, device: torch.device, rank: int = 0, world: int = 1) -> None:
+        self.config, self.data, self.device, self.rank, self.world = config, data, device, rank, world
+        self.scaling, self.per_epoch = scaling_of(data), steps_per_epoch(config, data)
+        self.order: tuple[int, Indices] = (-1, data.train)
+
+    def make(self, step: int) -> Sized:
+        """The inputs and labels of a step, and the number of images in the whole batch."""
+        epoch, place = divmod(step, self.per_epoch)
+        if self.order[0] != epoch:
+            self.order = (epoch, epoch_order(self.config, self.data, epoch))
+        size = self.config.batch_images
+        whole = self.order[1][place * size : (place + 1) * size]
+        draws = np.array_split(whole, self.world)[self.rank]
+        with torch.no_grad():
+            return *batch(self.config, self.data, self.scaling, epoch, draws, self.device), len(whole)
+
+    def from_step(self, first: int, last: int) -> Iterator[tuple[int, Sized, float]]:
+        """Yields (step, batch, seconds spent waiting)."""
+        with ThreadPoolExecutor(1) as pool:
+            coming = pool.submit(self.make, first)
+            for step in range(first, last):
+                start = time.perf_counter()
+                made = coming.result()
+                waited = time.perf_counter() - start
+                if step + 1 < last:
+                    coming = pool.submit(self.make, step + 1)
+                yield step, made, waited
+
+
+def batch(config: Config, data: Data, scaling: Scaling, epoch: int, draws: Indices, device: torch.device) -> Batch:
+    """The inputs and labels of some draws of an epoch, augmented."""
     warps, side = config.augment, config.net.side
-    maps = matrices(warps, config.seed, epoch, samples)
+    maps, samples = matrices(warps, config.seed, epoch, draws), samples_of(config, data, draws)
     if isinstance(data, Dataset):
         images = prepared(fetch(data, samples, device), scaling)
-        inputs = warped(images, maps, side, warps.border)
+        inputs = warped(images, maps, side, warps.border, warps.interpolation)
         labels = torch.from_numpy(data.labels[samples]).to(device)
     else:
-        pixels, numbers = tiles(config, data, epoch, samples)
-        inputs = warped(prepared(torch.from_numpy(pixels).to(device), scaling), maps, side, warps.border)
+        pixels, numbers = tiles(config, data, epoch, draws)
+        images = prepared(torch.from_numpy(pixels).to(device), scaling)
+        inputs = warped(images, maps, side, warps.border, warps.interpolation)
         turned = warped(torch.from_numpy(numbers).to(device), maps, side, "reflection", "nearest")
         labels = centre_crop(turned, side - 2 * config.net.margin)[:, 0].long()
     if warps.colour:
         black, white = (prepared(torch.full((1, 3, 1, 1), value, device=device), scaling) for value in (0.0, 255.0))
-        shift = colours(warps, config.seed, epoch, samples).to(device)
+        shift = colours(warps, config.seed, epoch, draws).to(device)
         inputs = (inputs + (white - black) * shift).clamp(black, white)
     return inputs, labels
 
 
-def tiles(config: Config, data: Scenes, epoch: int, samples: Indices) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+def tiles(config: Config, data: Scenes, epoch: int, draws: Indices) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     """Square tiles at random positions, `(N, C, R, R)`, and their object masks, `(N, 1, R, R)`.
 
     They are larger than the network's input, so that augmentation never reaches outside a tile. Images that are too
     small are extended by reflection.
     """
     side = source_side(config.augment, config.net.side)
-    places = corners(config.seed, epoch, samples)
+    places = corners(config.seed, epoch, draws)
     images, labels = [], []
-    for sample, place in zip(samples, places, strict=True):
+    for sample, place in zip(samples_of(config, data, draws), places, strict=True):
         image, label = data.images[sample // config.tiles], data.labels[sample // config.tiles]
         rows, columns = (_window(length, side, part) for length, part in zip(image.shape[1:], place, strict=True))
         images.append(image[:, rows][:, :, columns])

@@ -6,24 +6,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from quarterturn_lab.data.dataset import Data
 from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.files import write_atomically
-from quarterturn_lab.training.loop import State
+from quarterturn_lab.training.loop import Best, State
 
 NUMBERS = ("step", "loss_sum", "images_seen", "first_loss", "recent_loss", "seconds")  # fields of a state
 
 
-def save(directory: Path, net: nn.Module, state: State, records: list[dict[str, Any]], data: Data) -> None:
+def save(directory: Path, state: State, records: list[dict[str, Any]], data: Data) -> None:
     """Write the state of a run to checkpoint.pt; `records` are those of its epochs so far."""
     buffer = io.BytesIO()  # first into memory, so that a full disk is reported by our own write
     torch.save(
         {
-            "net": net.state_dict(),
+            "net": state.net.state_dict(),
             "optimizer": state.optimizer.state_dict(),
-            "scaler": state.scaler.state_dict(),
+            "scaler": state.fabric.strategy.precision.state_dict(),
+            "average": state.average.net.state_dict() if state.average else None,
+            "best": vars(state.best) if state.best else None,
             "numbers": {name: getattr(state, name) for name in NUMBERS},
             "records": json.dumps(records),
             "data": data.fingerprint,
@@ -33,7 +34,7 @@ def save(directory: Path, net: nn.Module, state: State, records: list[dict[str, 
     write_atomically(directory / "checkpoint.pt", buffer.getvalue())
 
 
-def restore(directory: Path, net: nn.Module, state: State, data: Data) -> list[dict[str, Any]]:
+def restore(directory: Path, state: State, data: Data) -> list[dict[str, Any]]:
     """Load the checkpoint, if there is one, cut metrics.jsonl back to it, and return its records."""
     path = directory / "checkpoint.pt"
     records: list[dict[str, Any]] = []
@@ -44,11 +45,14 @@ def restore(directory: Path, net: nn.Module, state: State, data: Data) -> list[d
                 f"{path} was made with other images: give the same --data as before, or remove the run directory"
             )
         try:
-            net.load_state_dict(saved["net"])
+            state.net.load_state_dict(saved["net"])
+            if state.average:
+                state.average.net.load_state_dict(saved["average"])
             state.optimizer.load_state_dict(saved["optimizer"])
         except (RuntimeError, ValueError) as error:
             raise ConfigError(f"{path} does not fit the network in config.json: {str(error).splitlines()[0]}") from None
-        state.scaler.load_state_dict(saved["scaler"])
+        state.fabric.strategy.precision.load_state_dict(saved["scaler"])
+        state.best = Best(**saved["best"]) if saved.get("best") else None  # older files have none
         for name, value in saved["numbers"].items():
             setattr(state, name, value)
         records = json.loads(saved["records"])

@@ -1,44 +1,63 @@
 """The training loop, reproducible even if it is interrupted and resumed.
 
-Image order depends only on (seed, epoch), augmentation on (seed, epoch, image) and dropout on (seed, step).
+Image order depends only on (seed, epoch), augmentation on (seed, epoch, draw) and dropout on (seed, step, part).
 """
 
 import math
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
+from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from quarterturn_lab.data.dataset import Data, Indices, Scenes
-from quarterturn_lab.data.scaling import scaling_of
-from quarterturn_lab.errors import RunError
+from quarterturn_lab.data.dataset import Data
+from quarterturn_lab.errors import ConfigError, RunError
 from quarterturn_lab.evaluation.score import evaluate
-from quarterturn_lab.evaluation.tasks import TASKS
+from quarterturn_lab.evaluation.tasks import TASKS, Task
 from quarterturn_lab.seeds import key
 from quarterturn_lab.settings.config import Config
-from quarterturn_lab.training.batches import batch
+from quarterturn_lab.training.average import Average
+from quarterturn_lab.training.batches import Batches, Sized
+from quarterturn_lab.training.fabric import fabric_for
+from quarterturn_lab.training.optimizer import learning_rate, optimizer_for
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass
+class Best:
+    """The weights with the best validation score so far."""
+
+    epoch: int
+    score: float
+    weights: dict[str, Tensor]
 
 
 @dataclass
 class State:
-    """The state of a run: everything a checkpoint holds besides the weights."""
+    """The state of a run: everything a checkpoint holds, and what runs it."""
 
-    optimizer: torch.optim.Optimizer
-    scaler: torch.amp.GradScaler
+    fabric: Fabric
+    net: nn.Module
+    run: Any  # the network as Fabric calls it
+    optimizer: Any  # Fabric's, around torch's
+    average: Average | None = None
+    best: Best | None = None
     step: int = 0
     loss_sum: float = 0.0  # over the images of the epoch so far
     images_seen: int = 0  # in the epoch so far
     first_loss: float | None = None
     recent_loss: float | None = None
     seconds: dict[str, float] = field(default_factory=lambda: {"wall": 0.0, "cpu": 0.0, "waiting": 0.0})
+
+    @property
+    def scored(self) -> nn.Module:
+        """The network that is scored: the one with averaged weights, if there is one."""
+        return self.average.net if self.average else self.net
 
 
 @dataclass(frozen=True)
@@ -52,100 +71,30 @@ class Step:
 
 
 def new_state(config: Config, net: nn.Module, device: torch.device) -> State:
-    """A new state with Adam, and weight decay on weights but not on biases."""
-    weights = [p for p in net.parameters() if p.dim() > 1]
-    others = [p for p in net.parameters() if p.dim() <= 1]
-    groups = [{"params": weights, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.Adam([group for group in groups if group["params"]], lr=config.lr, fused=True)
-    return State(optimizer, torch.amp.GradScaler(device.type, enabled=config.precision == "fp16"))
+    """The state of a run before its first step."""
+    fabric = fabric_for(config, device)
+    wanted: Any = torch.compile(net) if config.compile else net
+    run, optimizer = fabric.setup(wanted, optimizer_for(config, net))
+    return State(fabric, net, run, optimizer, Average(net, config.ema) if config.ema else None)
 
 
-def tiles_of(config: Config, data: Data) -> int:
-    """The number of samples from each training image in an epoch."""
-    return config.tiles if isinstance(data, Scenes) else 1
-
-
-def steps_per_epoch(config: Config, data: Data) -> int:
-    return math.ceil(len(data.train) * tiles_of(config, data) / config.batch_images)
-
-
-def learning_rate(config: Config, step: int, total: int) -> float:
-    """The learning rate at a step: divided by ten after each drop."""
-    return config.lr * 0.1 ** sum(step >= drop * total for drop in config.drops)
-
-
-def epoch_order(config: Config, data: Data, epoch: int) -> Indices:
-    """The samples of an epoch in random order, numbered `image * tiles + tile`."""
-    tiles = tiles_of(config, data)
-    samples = (data.train[:, None] * tiles + np.arange(tiles)).ravel()
-    return np.random.default_rng(key("order", config.seed, epoch)).permutation(samples)
-
-
-class Batches:
-    """Batches by step. The next one is prepared in another thread during the current step."""
-
-    def __init__(self, config: Config, data: Data, device: torch.device) -> None:
-        self.config, self.data, self.device = config, data, device
-        self.scaling, self.per_epoch = scaling_of(data), steps_per_epoch(config, data)
-        self.order: tuple[int, Indices] = (-1, data.train)
-
-    def make(self, step: int) -> tuple[Tensor, Tensor]:
-        epoch, place = divmod(step, self.per_epoch)
-        if self.order[0] != epoch:
-            self.order = (epoch, epoch_order(self.config, self.data, epoch))
-        size = self.config.batch_images
-        samples = self.order[1][place * size : (place + 1) * size]
-        with torch.no_grad():
-            return batch(self.config, self.data, self.scaling, epoch, samples, self.device)
-
-    def from_step(self, first: int, last: int) -> Iterator[tuple[int, Tensor, Tensor, float]]:
-        """Yields (step, images, labels, seconds spent waiting)."""
-        with ThreadPoolExecutor(1) as pool:
-            coming = pool.submit(self.make, first)
-            for step in range(first, last):
-                start = time.perf_counter()
-                images, labels = coming.result()
-                waited = time.perf_counter() - start
-                if step + 1 < last:
-                    coming = pool.submit(self.make, step + 1)
-                yield step, images, labels, waited
-
-
-def autocast(config: Config, device: torch.device) -> Any:
-    if config.precision == "fp32":
-        return nullcontext()
-    return torch.autocast(device.type, DTYPES[config.precision])
-
-
-def train(config: Config, net: nn.Module, data: Data, state: State, device: torch.device) -> Iterator[Step]:
-    """Train from the given state to the end. Yields after every step, when net and state may be saved."""
-    batches, task = Batches(config, data, device), TASKS[data.task]
-    per_epoch = batches.per_epoch
+def train(config: Config, data: Data, state: State) -> Iterator[Step]:
+    """Train from the given state to the end. Yields after every step, when the state may be saved."""
+    task, fabric = TASKS[data.task], state.fabric
+    if config.keep == "best" and not len(data.valid):
+        raise ConfigError("--keep best needs validation images, and these data have none: give --validation 0.1")
+    batches = Batches(config, data, fabric.device, fabric.global_rank, fabric.world_size)
+    per_epoch, loss_of = batches.per_epoch, loss_for(config, task)
     total = per_epoch * config.epochs
-    run: Callable[[Tensor], Tensor] = torch.compile(net) if config.compile else net
     points = {math.ceil(config.epochs * (i + 1) / config.eval_points) for i in range(config.eval_points)}
     wall, cpu = time.perf_counter(), time.process_time()
-    for step, images, labels, waited in batches.from_step(state.step, total):
-        net.train()
+    for step, made, waited in batches.from_step(state.step, total):
         rate = learning_rate(config, step, total)
-        for group in state.optimizer.param_groups:
-            group["lr"] = rate
-        torch.manual_seed(key("dropout", config.seed, step))
-        with autocast(config, device):
-            outputs = run(images)
-        loss = task.loss(outputs.float(), labels)
-        state.optimizer.zero_grad(set_to_none=True)
-        state.scaler.scale(loss).backward()
-        if config.clip is not None:
-            state.scaler.unscale_(state.optimizer)
-            nn.utils.clip_grad_norm_(net.parameters(), config.clip)
-        state.scaler.step(state.optimizer)
-        state.scaler.update()
-        value = loss.item()
+        value, images = _update(config, state, loss_of, made, step, rate), made[2]
         _watch(state, value, step)
         state.step = step + 1
-        state.loss_sum += value * len(labels)
-        state.images_seen += len(labels)
+        state.loss_sum += value * images
+        state.images_seen += images
         record: dict[str, Any] | None = None
         if state.step % per_epoch == 0:
             epoch = state.step // per_epoch
@@ -153,8 +102,10 @@ def train(config: Config, net: nn.Module, data: Data, state: State, device: torc
             if epoch in points:
                 paused = time.perf_counter(), time.process_time()
                 part = "valid" if len(data.valid) else "test"
-                found = evaluate(config, net, data, data.valid if len(data.valid) else data.test, device)
+                found = evaluate(config, state.scored, data, getattr(data, part), fabric.device)
                 record |= {f"{part}_{name}": found[name] for name in task.watched}
+                if config.keep == "best":
+                    _keep(state, task, epoch, found[task.score])
                 wall += time.perf_counter() - paused[0]  # evaluation does not count as training time
                 cpu += time.process_time() - paused[1]
             state.loss_sum, state.images_seen = 0.0, 0
@@ -163,7 +114,62 @@ def train(config: Config, net: nn.Module, data: Data, state: State, device: torc
         state.seconds["cpu"] += cpu_now - cpu
         state.seconds["waiting"] += waited
         wall, cpu = now, cpu_now
-        yield Step(state.step, value, len(labels), record)
+        yield Step(state.step, value, images, record)
+
+
+def loss_for(config: Config, task: Task) -> Loss:
+    """The loss of a task, with smoothed labels if the settings ask for them."""
+    if not config.label_smoothing:
+        return task.loss
+    if task.loss is not nn.functional.cross_entropy:
+        raise ConfigError(f"--label-smoothing is for classes, and the loss here is {task.name}: leave it out")
+    return partial(task.loss, label_smoothing=config.label_smoothing)
+
+
+def _update(config: Config, state: State, loss_of: Loss, made: Sized, step: int, rate: float) -> float:
+    """One step of the optimiser; returns the mean loss of the whole batch.
+
+    The batch is split between processes, and by each into parts. A part counts with its share of the images, so that
+    any split gives the same step up to rounding (networks with batch norm normalise each part by itself).
+    """
+    fabric, (images, labels, whole) = state.fabric, made
+    parts = [
+        (number, x, y)
+        for number, (x, y) in enumerate(
+            zip(images.tensor_split(config.accumulate), labels.tensor_split(config.accumulate), strict=True),
+            start=fabric.global_rank * config.accumulate,
+        )
+        if len(y)
+    ]
+    state.net.train()
+    for group in state.optimizer.param_groups:
+        group["lr"] = rate
+    state.optimizer.zero_grad(set_to_none=True)
+    total = torch.zeros((), device=fabric.device)
+    for number, x, y in parts:
+        torch.manual_seed(key("dropout", config.seed, step, *([number] if number else [])))
+        with fabric.no_backward_sync(state.run, enabled=number < parts[-1][0]):
+            loss = loss_of(state.run(x).float(), y) * (len(y) * fabric.world_size / whole)
+            fabric.backward(loss)
+        total += loss.detach()
+    if (
+        config.clip is not None
+    ):  # over parameters in the network's order, not in the optimiser's, which rounds otherwise
+        fabric.strategy.precision.unscale_gradients(state.optimizer.optimizer)
+        nn.utils.clip_grad_norm_(state.net.parameters(), config.clip)
+    state.optimizer.step()
+    if state.average:
+        state.average.update(state.net, step + 1)
+    mean: Any = fabric.all_reduce(total, reduce_op="mean")
+    return float(mean)
+
+
+def _keep(state: State, task: Task, epoch: int, score: float) -> None:
+    """Keep the weights if their score is the best so far; the first of equal ones stays."""
+    sign = 1 if task.better == "higher" else -1
+    if math.isfinite(score) and (state.best is None or sign * score > sign * state.best.score):
+        weights = {name: value.clone() for name, value in state.scored.state_dict().items()}
+        state.best = Best(epoch, score, weights)
 
 
 def _watch(state: State, loss: float, step: int) -> None:

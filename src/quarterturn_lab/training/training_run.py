@@ -21,7 +21,7 @@ from quarterturn_lab.runs.model_card import ModelCard
 from quarterturn_lab.runs.network import net_for
 from quarterturn_lab.runs.run_directory import check_config, locked, summary
 from quarterturn_lab.settings.config import Config
-from quarterturn_lab.training import checkpoint, loop
+from quarterturn_lab.training import checkpoint, loop, order
 
 Progress = Callable[[int, int, float], None]  # step, all steps, loss
 QUARTERS = (0.0, 90.0, 180.0, 270.0)
@@ -52,38 +52,39 @@ def _train(
     config: Config, directory: Path, data: Data, net: nn.Module, device: torch.device, progress: Progress | None
 ) -> dict[str, Any]:
     state = loop.new_state(config, net, device)
-    records = checkpoint.restore(directory, net, state, data)
-    total = loop.steps_per_epoch(config, data) * config.epochs
+    records = checkpoint.restore(directory, state, data)
+    total = order.steps_per_epoch(config, data) * config.epochs
     saved, writer = time.monotonic(), _tensorboard(config, directory)
-    for step in loop.train(config, net, data, state, device):
+    for step in loop.train(config, data, state):
         if step.record:
             records.append(step.record)
             _append(directory, step.record)
             for name, value in step.record.items() if writer else ():
                 writer.add_scalar(name, value, step.step)
         if time.monotonic() - saved >= config.checkpoint_seconds:
-            checkpoint.save(directory, net, state, records, data)
+            checkpoint.save(directory, state, records, data)
             saved = time.monotonic()
         if progress:
             progress(step.step, total, step.loss)
     if writer:
         writer.close()
-    return _finish(config, directory, data, net, state, records, device)
+    return _finish(config, directory, data, state, records)
 
 
 def _finish(
     config: Config,
     directory: Path,
     data: Data,
-    net: nn.Module,
     state: loop.State,
     records: list[dict[str, Any]],
-    device: torch.device,
 ) -> dict[str, Any]:
-    checkpoint.save(directory, net, state, records, data)
+    checkpoint.save(directory, state, records, data)
+    net, device = state.scored, state.fabric.device
+    if state.best:
+        net.load_state_dict(state.best.weights)
     some = data.train[:: max(1, len(data.train) // config.eval_train)][: config.eval_train]
     wall = state.seconds["wall"]
-    presented = len(data.train) * loop.tiles_of(config, data) * config.epochs
+    presented = len(data.train) * order.tiles_of(config, data) * config.epochs
     result = {
         "experiment": config.experiment,
         "row": config.row,
@@ -99,6 +100,7 @@ def _finish(
         "batch_pathways": config.batch_images * config.net.pathways,
         "presentations": presented,
         "task": data.task,
+        **({"best_epoch": state.best.epoch} if state.best else {}),
         **_scores("test", config, net, data, data.test, device),
         "train": evaluate(config, net, data, some, device),
         **(_scores("valid", config, net, data, data.valid, device) if len(data.valid) else {}),
