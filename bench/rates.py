@@ -68,7 +68,7 @@ def products(repeats: int) -> dict[str, list[tuple[float, float]]]:
         x = maps(64, side)
         measured("depthwise", window**2, positions * 64 * window**2, lambda layer=depthwise, x=x: layer(x))  # type: ignore[misc]
     for order, group in GROUPS.items():
-        for width, (kind, window) in itertools.product((32, 64, 128, 256, 512), (("kernel", 3), ("kernel 1x1", 1))):
+        for width, (kind, window) in itertools.product((16, 32, 64, 128, 256, 512), (("kernel", 3), ("kernel 1x1", 1))):
             features, options = width // order, {"padding": window // 2, "rotate": "filters", "via": "fourier"}
             roll = qt.RollConv(group, features, features, window, **options)  # type: ignore[arg-type]
             x, multiply_adds = maps(width, side), positions * width**2 * window**2

@@ -90,6 +90,20 @@ def test_networks_that_view_their_maps_as_they_lie_are_estimated_too() -> None:
     assert sum(estimate(net, [torch.zeros(2, 3, 8, 8)]).values()) > 0
 
 
+@pytest.mark.usefixtures("counted")
+def test_chains_that_run_as_one_are_counted_as_one() -> None:
+    """Converted networks run convolution, norm and activation in one pass: no bytes move for the norm."""
+    net = nn.Sequential(nn.Conv2d(3, 64, 3), nn.Conv2d(64, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU())
+    x = torch.randn(2, 3, 18, 18)
+    converted = qt.convert(net, qt.C4, example=x)
+    layers: list[nn.Module] = [converted.get_submodule(str(i)) for i in range(4)]
+    one_by_one = estimate(nn.Sequential(*layers, qt.Pool(qt.C4, rotate="filters")), [x])
+    chained = estimate(converted, [x])
+    assert chained[KERNEL] + chained[PRODUCTS] == one_by_one[KERNEL] + one_by_one[PRODUCTS] > 0
+    if one_by_one[KERNEL]:
+        assert chained[OTHER] < one_by_one[OTHER] - 2 * 64 * 16 * 16 * 4 * 2
+
+
 def test_points_between_and_beyond() -> None:
     points = [(10.0, 1.0), (1000.0, 100.0)]
     assert rates.rate_at(points, 100.0) == pytest.approx(10.0)

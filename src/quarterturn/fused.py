@@ -73,7 +73,7 @@ def _may_run(net: nn.Module, args: tuple[Any, ...]) -> bool:
     """Whether nothing but the numbers matters: eval mode, no gradients, no tracer, compiler or transform."""
     if net.training or torch.compiler.is_compiling() or torch.is_grad_enabled() or torch.jit.is_tracing():
         return False
-    if torch.onnx.is_in_onnx_export() or torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
+    if torch.onnx.is_in_onnx_export() or kernel.dispatch_modes() or torch._C._len_torch_function_stack():
         return False
     if nn.modules.module._has_any_global_hook():
         return False

@@ -3,16 +3,14 @@
 Nothing is kept where gradients have to flow to the parameter, so this is for inference and frozen layers.
 """
 
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from quarterturn.kernel import outside_transforms
+from quarterturn.kernel import dispatch_modes, outside_transforms
 
 T = TypeVar("T")
 MANY = 16_384
@@ -25,19 +23,6 @@ class _Kept(NamedTuple):
 
 
 _kept: WeakIdKeyDictionary = WeakIdKeyDictionary()
-
-
-_counters: ContextVar[int] = ContextVar("modes that count operators, and do not look at numbers", default=0)
-
-
-@contextmanager
-def counting() -> Iterator[None]:
-    """Keep on using what is kept while a dispatch mode counts operators as they run."""
-    token = _counters.set(_counters.get() + 1)
-    try:
-        yield
-    finally:
-        _counters.reset(token)
 
 
 def kept(parameter: Tensor, key: Hashable, make: Callable[[], T]) -> T:
@@ -85,7 +70,6 @@ def may_be_kept(parameter: Tensor) -> bool:
         return False
     if torch.is_grad_enabled() and parameter.requires_grad:
         return False
-    watchers = torch._C._len_torch_dispatch_stack() - _counters.get()
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or watchers:
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or dispatch_modes():
         return False
     return outside_transforms(parameter)

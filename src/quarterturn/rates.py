@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from quarterturn import parameter_cache
+from quarterturn import kernel
 from quarterturn.check import in_eval_mode
 
 KERNEL, PRODUCTS, OTHER, CALLS = "the kernel", "torch's products", "other operators", "calls"  # what takes time
@@ -29,12 +29,13 @@ Points = Sequence[tuple[float, float]]
 MATRIX_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "matmul"}
 SIMILAR = {  # operators that are not in the table, and those that take as long
     "relu_": "relu", "clamp_min": "relu", "clamp": "relu", "leaky_relu": "relu", "hardtanh": "relu", "silu_": "silu",
-    "hardswish_": "hardswish", "hardsigmoid": "hardswish", "tanh": "gelu", "exp": "sigmoid", "add_": "add",
-    "sub": "add", "mul": "add", "mul_": "add", "div": "add", "clone": "copy", "copy_": "copy", "_to_copy": "copy",
-    "cat": "copy", "stack": "copy", "constant_pad_nd": "copy", "index_select": "copy", "repeat": "copy",
-    "fill_": "relu", "sum": "mean", "equal": "mean", "var_mean": "mean", "amax": "mean",
-    "avg_pool2d": "max_pool2d_with_indices", "_adaptive_avg_pool2d": "mean", "native_group_norm": "native_layer_norm",
-    "native_batch_norm": "batch_norm", "_native_batch_norm_legit_no_training": "batch_norm",
+    "relu6": "relu", "none": "copy", "hardswish_": "hardswish", "hardsigmoid": "hardswish", "tanh": "gelu",
+    "exp": "sigmoid", "add_": "add", "sub": "add", "mul": "add", "mul_": "add", "div": "add", "clone": "copy",
+    "copy_": "copy", "_to_copy": "copy", "cat": "copy", "stack": "copy", "constant_pad_nd": "copy",
+    "index_select": "copy", "repeat": "copy", "fill_": "relu", "sum": "mean", "equal": "mean", "var_mean": "mean",
+    "amax": "mean", "avg_pool2d": "max_pool2d_with_indices", "_adaptive_avg_pool2d": "mean",
+    "native_group_norm": "native_layer_norm", "native_batch_norm": "batch_norm",
+    "_native_batch_norm_legit_no_training": "batch_norm",
 }  # fmt: skip
 NOTHING = {"empty", "empty_like", "empty_strided", "new_empty", "detach", "alias", "lift_fresh", "scalar_tensor"}
 
@@ -42,8 +43,8 @@ NOTHING = {"empty", "empty_like", "empty_strided", "new_empty", "detach", "alias
 def estimate(model: nn.Module, examples: Sequence[Tensor]) -> dict[str, float]:
     """What a forward pass in eval mode should take on one thread of this processor: seconds, by what takes them.
 
-    Maps have their features last. The network runs twice, because turned filters are made in its first pass and kept.
-    On another device than the CPU there is no estimate.
+    Maps have their features last. The network runs before it is counted, because filters are turned in its first pass
+    and kept. On another device than the CPU there is no estimate.
 
     >>> found = estimate(nn.Sequential(nn.Conv2d(8, 8, 3), nn.ReLU()), [torch.zeros(1, 8, 16, 16)])
     >>> found["torch's products"] > 0, found["the kernel"]
@@ -51,21 +52,23 @@ def estimate(model: nn.Module, examples: Sequence[Tensor]) -> dict[str, float]:
     """
     if any(x.device.type != "cpu" for x in examples):
         return {}
-    last = [x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x for x in examples]
     clock = _Clock(current())
+    inputs = [x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x for x in examples]
     with in_eval_mode(model), torch.no_grad():
         try:
-            model(*(x.clone() for x in last))
+            model(*(x.clone() for x in inputs))
         except RuntimeError:  # it views its maps as they lie in memory
-            last = list(examples)
-        again = [x.clone() for x in last]
-        with clock.counting():
+            inputs = list(examples)
+        with _counting_calls(clock):
+            model(*(x.clone() for x in inputs))
+        again = [x.clone() for x in inputs]
+        with clock, kernel.watched(clock.of_kernel):
             model(*again)
     return clock.found
 
 
 class _Clock(TorchDispatchMode):
-    """Adds up what operators and calls of layers should take."""
+    """Adds up what operators, and calls of the kernel, should take."""
 
     def __init__(self, rates: "Rates") -> None:
         super().__init__()
@@ -77,18 +80,30 @@ class _Clock(TorchDispatchMode):
         self.found[what] += seconds
         return out
 
-    @contextmanager
-    def counting(self) -> Iterator[None]:
-        def called(module: nn.Module, *_: Any) -> None:
-            ours = type(module).__module__.startswith("quarterturn.")
-            self.found[CALLS] += self.rates.layers["ours" if ours else "torch"]
+    def of_kernel(self, name: str, tensors: tuple[Tensor | None, ...]) -> None:
+        there = [t for t in tensors if t is not None]
+        if name == "convolve":
+            self.found[KERNEL] += self.rates.time_of_product(*_of_kernel(there[1], there[-1]))
+            return
+        moved = sum(map(_bytes, there))
+        within = name.removeprefix("within ")  # an activation in the same pass: what it takes beyond moving the bytes
+        spared = self.rates.time_of_bytes("copy", moved) if within != name else 0.0
+        self.found[OTHER] += max(0.0, self.rates.time_of_bytes(within, moved) - spared)
 
-        hook = nn.modules.module.register_module_forward_pre_hook(called)
-        try:
-            with self, parameter_cache.counting():
-                yield
-        finally:
-            hook.remove()
+
+@contextmanager
+def _counting_calls(clock: _Clock) -> Iterator[None]:
+    """Add what calls of layers cost beside their operators; where someone looks, layers run one by one."""
+
+    def called(module: nn.Module, *_: Any) -> None:
+        ours = type(module).__module__.startswith("quarterturn.") and hasattr(module, "execution")
+        clock.found[CALLS] += clock.rates.layers["ours" if ours else "torch"]
+
+    hook = nn.modules.module.register_module_forward_pre_hook(called)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 @dataclass(frozen=True)
@@ -101,31 +116,36 @@ class Rates:
     layers: dict[str, float]  # seconds of a call, beside its operators: of torch's layers, and of ours
 
     def time_of(self, func: Any, args: Any, kwargs: Any, out: Any) -> tuple[str, float]:
-        """What an operator is called in the estimate, and its seconds."""
+        """What an operator of torch is called in the estimate, and its seconds."""
         name = func._overloadpacket.__name__
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         outputs = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
-        if name in NOTHING or func.is_view or (not outputs and name != "equal"):
+        unseen = func.namespace == "quarterturn"  # the kernel reports its calls
+        if name in NOTHING or func.is_view or unseen or (not outputs and name != "equal"):
             return OTHER, 0.0
-        product = _product(func, name, args, outputs[0]) if outputs else None
+        product = _product(name, args, outputs[0]) if outputs else None
         if product is not None:
-            kind, multiply_adds, width = product
-            what = KERNEL if func.namespace == "quarterturn" else PRODUCTS
-            return what, multiply_adds / rate_at(self.products.get(kind, self.products["convolution"]), width)
+            return PRODUCTS, self.time_of_product(*product)
         known = SIMILAR.get(name, name)
         if known == "copy" and any(t.dim() > 3 and t.stride() != outputs[0].stride() for t in tensors):
             known = "copy to another layout"
-        moved = sum(map(_bytes, tensors)) + sum(map(_bytes, outputs))
-        return OTHER, time_at(self.operators.get(known, self.operators["add"]), moved)
+        return OTHER, self.time_of_bytes(known, sum(map(_bytes, tensors)) + sum(map(_bytes, outputs)))
+
+    def time_of_product(self, kind: str, multiply_adds: float, width: float) -> float:
+        return multiply_adds / rate_at(self.products.get(kind, self.products["convolution"]), width)
+
+    def time_of_bytes(self, name: str, moved: float) -> float:
+        return time_at(self.operators.get(SIMILAR.get(name, name), self.operators["add"]), moved)
 
 
-def _product(func: Any, name: str, args: Any, out: Tensor) -> tuple[str, float, float] | None:
-    """The kind of a product, its multiply-adds as defined, and the width of the layer; None for other operators."""
-    if func.namespace == "quarterturn":
-        weight = args[1]
-        width = math.sqrt(out.shape[1] * weight.shape[1])
-        kind = f"kernel{' 1x1' if weight[0, 0].numel() == 1 else ''}, {out.shape[1] // weight.shape[0]} orientations"
-        return kind, float(out.numel() * weight[0].numel()), width
+def _of_kernel(weight: Tensor, out: Tensor) -> tuple[str, float, float]:
+    """The kind of a convolution of the kernel, its multiply-adds as defined, and how many maps it has."""
+    kind = f"kernel{' 1x1' if weight[0, 0].numel() == 1 else ''}, {out.shape[1] // weight.shape[0]} orientations"
+    return kind, float(out.numel() * weight[0].numel()), math.sqrt(out.shape[1] * weight.shape[1])
+
+
+def _product(name: str, args: Any, out: Tensor) -> tuple[str, float, float] | None:
+    """The kind of a product, its multiply-adds, and the width of the layer; None for other operators."""
     if name == "convolution":
         x, weight, transposed, groups = args[0], args[1], args[6], args[8]
         multiply_adds = float((x if transposed else out).numel() * weight[0].numel())

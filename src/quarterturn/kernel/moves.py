@@ -8,6 +8,7 @@ from torch import Tensor
 from quarterturn.groups import Element
 from quarterturn.kernel.border import Pair, move_numbers
 from quarterturn.kernel.library import library
+from quarterturn.kernel.watch import report
 
 
 def suits_moves(x: Tensor, features_last: bool) -> bool:
@@ -48,5 +49,6 @@ def carry_out(
         [*[1] * (4 - x.dim()), *x.shape[2:]],
         [(end, start, planar(element)) for end, start, element in moves],
     )
+    report("copy to another layout", x, out)
     kernel.move(listed, features_last or x.dim() == 2, x, out)
     return out

@@ -29,6 +29,7 @@ from quarterturn.kernel.finish import IN_PLACE, Finish
 from quarterturn.kernel.library import Library, kernels, library
 from quarterturn.kernel.packed_weights import packed
 from quarterturn.kernel.plan import forward_plan, input_gradient_plan
+from quarterturn.kernel.watch import report
 
 EXACT = True  # the form of C4 that is taken unless one is named; docs/decisions/0031
 
@@ -103,6 +104,7 @@ def finish_in_place(x: Tensor, other: Tensor | None, activation: str) -> Tensor:
     if other is not None and other.stride() != x.stride():
         x, other = x.add_(other), None
     if x.numel() and (other is not None or activation != "none"):
+        report(activation, x, other, x)
         kernel.finish(x, other, activation)
     return x
 
@@ -188,6 +190,8 @@ def _finished(
     shape = (len(x), len(weight) * group.order, *output_size)
     check_finish(x, len(weight), shape, finish)
     y = _new(x, *shape)
+    report("convolve", x, weight, finish.other, y)
+    report(f"within {finish.activation}", y, y)
     if y.numel():
         features = (x.shape[1] // group.order, len(weight))
         plan = forward_plan(group, window, len(x), features, exact)
