@@ -190,12 +190,12 @@ def run_chain(
         y = head(x) if norm is None else norm(head(x))
         y = y if other is None else y + other
         if isinstance(activation, nn.Module):
-            return activation(y)  # type: ignore[no-any-return]
+            return activation(y)
         return y if activation is None else kernel.finish_in_place(y.clone(), None, activation)
     if type(head) is BatchNorm:
         return kernel.finish_in_place(head(x), other, name)
     bias, scale = _bias_and_scale(head.bias, norm)  # type: ignore[arg-type]
-    return head.finished(x, Finish(bias, scale, other, name))  # type: ignore[operator, no-any-return]
+    return head.finished(x, Finish(bias, scale, other, name))  # type: ignore[operator]
 
 
 def _bias_and_scale(bias: Tensor | None, norm: nn.Module | None) -> tuple[Tensor | None, Tensor | None]:
