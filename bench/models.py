@@ -1,11 +1,13 @@
 """Converted networks of timm and segmentation_models_pytorch against the plain ones that they came from.
 
-    .venv-timm/bin/python bench/models.py [--only NAME ...] [--batch 8] [--side 128] [--repeats 5] [--device cpu]
+    .venv-timm/bin/python bench/models.py [--only NAME ...] [--isa avx2] [--batch 8] [--side 128] [--repeats 5]
 
 Inference is a forward pass in eval mode without gradients, training a forward and backward pass and a step of SGD. Each
 network runs in both memory formats, and its faster one counts: "first" has features first, torch's default, "last" has
-them last. Figures are times relative to the plain network; below 1 is faster. One thread, CPU time, interleaved,
-medians. It runs in the environment of `make test-timm`; with `--only`, other rows stay as they were.
+them last. Figures are times relative to the plain network; below 1 is faster. `of folded` is relative to the plain
+network after torch's own folding of batch norms into the convolutions before them, which a converted network does by
+itself. One thread, CPU time, interleaved, medians. It runs in the environment of `make test-timm`; with `--only`, other
+rows stay as they were. With `--isa avx2` everything runs code for AVX2, also on later processors.
 
 `--device cuda` measures wall time between synchronisations and writes its own record. It has never run: the project has
 no such machine yet.
@@ -18,11 +20,13 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import torch
 from harness import Rows, latest, machine, medians, parser_for, start_again_with_a_warm_allocator, write
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 import quarterturn as qt
 
@@ -37,6 +41,23 @@ def networks() -> dict[str, Callable[[], nn.Module]]:
     smp, timm = map(importlib.import_module, ("segmentation_models_pytorch", "timm"))
     found: dict[str, Callable[[], nn.Module]] = {name: partial(timm.create_model, name) for name in TIMM}
     return {**found, "Unet-resnet18": partial(smp.Unet, "resnet18", encoder_weights=None)}
+
+
+def folded(net: nn.Module, x: Tensor) -> nn.Module:
+    """A copy in eval mode whose batch norms are folded into the convolutions before them, by torch's own function."""
+    before = copy.deepcopy(net).eval()
+    after = copy.deepcopy(before)
+    for parent in list(after.modules()):
+        for (_, conv), (name, norm) in pairwise(list(parent.named_children())):
+            if type(conv) is not nn.Conv2d or not isinstance(norm, nn.BatchNorm2d):
+                continue
+            fused = fuse_conv_bn_eval(conv, norm)
+            conv.weight, conv.bias = fused.weight, fused.bias
+            rest = [layer for layer in norm.children() if not isinstance(layer, nn.Identity)]  # timm's have activations
+            setattr(parent, name, nn.Sequential(*rest))
+    with torch.no_grad():
+        torch.testing.assert_close(after(x), before(x), atol=1e-3, rtol=1e-3)
+    return after
 
 
 def inference(net: nn.Module, x: Tensor) -> Callable[[], object]:
@@ -90,12 +111,15 @@ def measure(name: str, model: nn.Module, batch: int, side: int, device: str, rep
                 mine = copy.deepcopy(net).to(device).to(memory_format=memory_format)  # type: ignore[call-overload]
                 x = torch.randn(batch, 3, side, side, device=device).contiguous(memory_format=memory_format)
                 runs[f"{twin} {layout}"] = step(mine, x)
+                if (twin, what) == ("plain", "inference"):
+                    runs[f"folded {layout}"] = step(folded(mine, x), x)
         seconds = medians(runs, repeats, clock_of(device))
         plain, layout = best(seconds, "plain")
         for row in rows:
             mine_seconds, mine_layout = best(seconds, str(row["group"]))
             row |= {
                 f"{what} of plain": f"{mine_seconds / plain:.2f}",
+                **({"of folded": f"{mine_seconds / best(seconds, 'folded')[0]:.2f}"} if what == "inference" else {}),
                 f"plain ms, {what}": f"{plain * 1000:.0f}",
                 f"features, {what}": f"{mine_layout}, plain {layout}",
             }

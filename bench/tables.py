@@ -11,6 +11,7 @@ from pathlib import Path
 
 import convert_summary
 import costs_summary
+import initial_summary
 import speed_summary
 from harness import latest, markdown
 
@@ -20,6 +21,7 @@ COMPUTED = {
     "speed": speed_summary.table,
     "costs-short": costs_summary.table,
     "families-counted": convert_summary.table,
+    "initial-short": initial_summary.table,
 }  # not one record as it is
 
 

@@ -24,7 +24,7 @@ WHAT = {
         "filters": "turned filters",
         "windows": "where each orientation looks",
         "layers": "layers in two layouts",
-        "fused": "chains of layers as one",
+        "fused": "layers in a row as one",
         "check": "is it equivariant? who breaks it?",
         "rates": "measured rates, estimates of time",
         "cost": "multiply-adds, explain",

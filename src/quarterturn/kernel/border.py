@@ -15,12 +15,17 @@ _LIST = _TENSOR = (c_void_p, c_int64)  # where it begins, and its length or size
 _STRIDES = (c_int64, c_int64)
 _THREADS = (c_int64, c_void_p)
 _PLAN = (*_LIST, c_int64)  # and the precision
+_ROWS = (c_int64, c_int64)  # features and orientations
 
 # For each function of the kernel its arguments and what it gives back; c_int is a status.
 FUNCTIONS: dict[str, tuple[tuple[type, ...], type]] = {
     "packed_size": ((*_PLAN, c_void_p), c_int),
     "pack": ((*_PLAN, *_TENSOR, *_STRIDES, *_LIST, *_TENSOR, *_THREADS), c_int),
     "convolve": ((*_PLAN, *_TENSOR, *_TENSOR, *_TENSOR, *_TENSOR, *_TENSOR, c_int64, *_TENSOR, *_THREADS), c_int),
+    "depthwise_gradient": ((*_LIST, *_TENSOR, *_TENSOR, *_TENSOR, *_THREADS), c_int),
+    "statistics": ((*_TENSOR, *_ROWS, *_TENSOR, *_TENSOR, *_THREADS), c_int),
+    "gradient_sums": ((*_TENSOR, *_TENSOR, *_ROWS, *_TENSOR, *_TENSOR, *_TENSOR, *_THREADS), c_int),
+    "combine": ((*_TENSOR, *_ROWS, *_TENSOR, *_TENSOR, *_TENSOR, *_TENSOR, *_TENSOR, *_THREADS), c_int),
     "finish": ((*_TENSOR, *_TENSOR, c_int64, *_THREADS), c_int),
     "weight_gradient": ((*_PLAN, *_TENSOR, *_TENSOR, *_STRIDES, *_LIST, *_TENSOR, *_TENSOR, *_THREADS), c_int),
     "move": ((*_LIST, c_int64, *_TENSOR, *_TENSOR, *_THREADS), c_int),
@@ -82,3 +87,17 @@ def move_numbers(
     each = [[*end, *start, *axes] for end, start, axes in moves]
     head = [examples, features, *places_in, *places_out, *size, *size, len(each)]
     return numbers([*head, *(number for move in each for number in move)])
+
+
+def depthwise_numbers(
+    batch: int,
+    channels: int,
+    source: Sequence[int],
+    target: Sequence[int],
+    window: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+) -> Numbers:
+    """The list that depthwise.h reads: examples, channels, and then along both axes each of the other sizes."""
+    return numbers([batch, channels, *source, *target, *window, *stride, *dilation, *padding])

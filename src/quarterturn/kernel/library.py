@@ -128,6 +128,26 @@ class Library:
         where = (out_stride, in_stride, *_list(plan.weight_places))
         self._run("weight_gradient", *head, *_data(x), *_data(grad), *where, *_data(weight), *_data(bias))
 
+    def depthwise_gradient(self, numbers: Numbers, x: Tensor, grad: Tensor, weight: Tensor) -> None:
+        """The gradient `(*k, C)` to the filters of a depthwise convolution of dense maps, features last."""
+        self._run("depthwise_gradient", *_list(numbers), *_data(x), *_data(grad), *_data(weight))
+
+    def statistics(self, x: Tensor, order: int, mean: Tensor, variance: Tensor) -> None:
+        """Mean and variance of each feature of dense stacked maps, features last, over all else."""
+        self._run("statistics", *_data(x), len(mean), order, *_data(mean), *_data(variance))
+
+    def gradient_sums(self, grad: Tensor, x: Tensor, order: int, mean: Tensor, of_one: Tensor, of_x: Tensor) -> None:
+        """For each feature of such maps the sums of grad, and of grad * (x - mean)."""
+        sums = (*_data(of_one), *_data(of_x))
+        self._run("gradient_sums", *_data(grad), *_data(x), len(mean), order, *_data(mean), *sums)
+
+    def combine(
+        self, x: Tensor, order: int, a: Tensor, other: Tensor | None, b: Tensor | None, c: Tensor, y: Tensor
+    ) -> None:
+        """y = x * a + other * b + c for such maps, with numbers for each feature."""
+        numbers = (*_data(a), *_data(other), *_data(b), *_data(c))
+        self._run("combine", *_data(x), len(a), order, *numbers, *_data(y))
+
     def move(self, numbers: Numbers, features_last: bool, x: Tensor, y: Tensor) -> None:
         self._run("move", *_list(numbers), features_last, *_data(x), *_data(y))
 

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from quarterturn.kernel import outside_transforms
+from quarterturn.kernel.library import Library, library
 
 
 def stacked_batch_norm(
@@ -52,8 +53,13 @@ def _statistics(
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance over examples, orientations and positions, from the mean and variance of each orientation."""
     with torch.no_grad():
-        means, variances = (t.view(features, -1) for t in torch.batch_norm_update_stats(x, None, None, 0.0))
-        mean, var = means.mean(1), variances.mean(1) + means.var(1, correction=0)
+        code = _kernel_for(x)
+        if code is not None:
+            mean, var = x.new_empty(features), x.new_empty(features)
+            code.statistics(x, x.shape[1] // features, mean, var)
+        else:
+            means, variances = (t.view(features, -1) for t in torch.batch_norm_update_stats(x, None, None, 0.0))
+            mean, var = means.mean(1), variances.mean(1) + means.var(1, correction=0)
         if running_mean is not None and running_var is not None:
             count = x.numel() // len(mean)
             running_mean.lerp_(mean.to(running_mean), momentum)
@@ -64,7 +70,8 @@ def _statistics(
 class _StackedBatchNorm(torch.autograd.Function):
     """Batch norm of stacked channels_last images with shared statistics of all orientations.
 
-    The sums over examples and positions come from torch's plain batch norm, which is fast in this layout.
+    In float32 the kernel's code runs. Otherwise the sums over examples and positions come from torch's plain batch
+    norm, which is fast in this layout.
     """
 
     @staticmethod
@@ -73,6 +80,14 @@ class _StackedBatchNorm(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(x, weight, bias, mean, var)
         ctx.eps = eps
+        code = _kernel_for(x)
+        if code is not None:
+            scale = (var + eps).rsqrt_()
+            scale = scale if weight is None else scale.mul_(weight)
+            shift = -mean * scale if bias is None else torch.addcmul(bias, mean, scale, value=-1)
+            y = torch.empty_like(x)
+            code.combine(x, x.shape[1] // len(mean), scale, None, None, shift, y)
+            return y
         of_each = [expanded(t, x.shape[1] // len(mean)) for t in (mean, var, weight, bias)]
         return F.batch_norm(x, of_each[0], of_each[1], of_each[2], of_each[3], training=False, eps=eps)
 
@@ -85,20 +100,35 @@ class _StackedBatchNorm(torch.autograd.Function):
             return *_gradients(y, (x, weight, bias), grad, ctx.needs_input_grad), None, None, None
         order, count = x.shape[1] // len(mean), x.numel() // len(mean)
         grad = grad.contiguous(memory_format=torch.channels_last)
-        of_each = [expanded(t, order) for t in (weight, mean, var)]
-        _, *sums = torch.ops.aten.native_batch_norm_backward(
-            grad, x, *of_each, None, None, False, ctx.eps, [False, True, True]
-        )
-        of_weight, of_bias = (t.view(-1, order).sum(1) for t in sums)  # sums of grad * normalised x, and of grad
+        code = _kernel_for(x)
+        scale = (var + ctx.eps).rsqrt()
+        if code is not None:
+            of_bias, of_weight = torch.empty_like(mean), torch.empty_like(mean)
+            code.gradient_sums(grad, x, order, mean, of_bias, of_weight)
+            of_weight *= scale
+        else:
+            of_each = [expanded(t, order) for t in (weight, mean, var)]
+            _, *sums = torch.ops.aten.native_batch_norm_backward(
+                grad, x, *of_each, None, None, False, ctx.eps, [False, True, True]
+            )
+            of_weight, of_bias = (t.view(-1, order).sum(1) for t in sums)  # sums of grad * normalised x, and of grad
         of_x = None
         if ctx.needs_input_grad[0]:
-            scale = (var + ctx.eps).rsqrt()
             along_grad = scale if weight is None else scale * weight
             along_x = -along_grad * scale * of_weight / count
             constant = -along_grad * of_bias / count - along_x * mean
-            factors = [t.repeat_interleave(order).view(1, -1, 1, 1) for t in (constant, along_x, along_grad)]
-            of_x = torch.addcmul(factors[0], x, factors[1]).addcmul_(grad, factors[2])
+            if code is not None:
+                of_x = torch.empty_like(x)
+                code.combine(grad, order, along_grad, x, along_x, constant, of_x)
+            else:
+                factors = [t.repeat_interleave(order).view(1, -1, 1, 1) for t in (constant, along_x, along_grad)]
+                of_x = torch.addcmul(factors[0], x, factors[1]).addcmul_(grad, factors[2])
         return of_x, None if weight is None else of_weight, None if bias is None else of_bias, None, None, None
+
+
+def _kernel_for(x: Tensor) -> Library | None:
+    """The compiled code for these maps, if it is there and they are in its precision."""
+    return library() if x.dtype is torch.float32 else None
 
 
 def expanded(parameter: Tensor | None, order: int) -> Tensor | None:

@@ -27,6 +27,7 @@ from quarterturn.filters import (
 )
 from quarterturn.groups import Group
 from quarterturn.kernel import Finish
+from quarterturn.layers import depthwise
 from quarterturn.parameter_cache import kept
 from quarterturn.windows import (
     Padding,
@@ -437,6 +438,8 @@ def convolve(
         x = pad_for(x, where, x.shape[2:], mode)
         padding = [0] * len(where)
     stride, dilation = [p.window.stride for p in where], [p.window.dilation for p in where]
+    if groups == x.shape[1] and depthwise.gains(x, weight, bias):
+        return depthwise.convolve(x, weight, bias, stride, padding, dilation)
     return CONVOLUTIONS[len(where)](x, weight, bias, stride, padding, dilation, groups)
 
 

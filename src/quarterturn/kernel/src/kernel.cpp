@@ -3,7 +3,9 @@
 // ../README.md.
 #include <type_traits>
 
+#include "depthwise.h"
 #include "narrow.h"
+#include "norms.h"
 #include "pixels.h"
 
 namespace {
@@ -143,6 +145,56 @@ int quarterturn_weight_gradient(const int64_t* numbers, int64_t length, int64_t 
             else
                 run(layer);
         });
+    });
+}
+
+int quarterturn_statistics(const float* x, int64_t size, int64_t features, int64_t order, float* mean,
+                           int64_t mean_size, float* variance, int64_t variance_size, int64_t threads,
+                           Parallel parallel) {
+    return guarded([&] {
+        const Rows shape(size, features, order);
+        need_size(mean_size, features, "the mean");
+        need_size(variance_size, features, "the variance");
+        statistics(shape, x, mean, variance, threads, parallel);
+    });
+}
+
+int quarterturn_gradient_sums(const float* grad, int64_t grad_size, const float* x, int64_t size, int64_t features,
+                              int64_t order, const float* mean, int64_t mean_size, float* of_one, int64_t one_size,
+                              float* of_x, int64_t x_sums_size, int64_t threads, Parallel parallel) {
+    return guarded([&] {
+        const Rows shape(size, features, order);
+        need_size(grad_size, size, "the gradient");
+        for (int64_t given : {mean_size, one_size, x_sums_size}) need_size(given, features, "a number for each feature");
+        gradient_sums(shape, grad, x, mean, of_one, of_x, threads, parallel);
+    });
+}
+
+// Other may be null, and b with it.
+int quarterturn_combine(const float* x, int64_t size, int64_t features, int64_t order, const float* a, int64_t a_size,
+                        const float* other, int64_t other_size, const float* b, int64_t b_size, const float* c,
+                        int64_t c_size, float* y, int64_t y_size, int64_t threads, Parallel parallel) {
+    return guarded([&] {
+        const Rows shape(size, features, order);
+        need_size(y_size, size, "the output");
+        need_size(a_size, features, "a number for each feature");
+        need_size(c_size, features, "a number for each feature");
+        if (other) need_size(other_size, size, "what is added");
+        if (other) need_size(b_size, features, "a number for each feature");
+        combine(shape, x, a, other, b, c, y, threads, parallel);
+    });
+}
+
+// The gradient to the filters of a depthwise convolution, offset by offset.
+int quarterturn_depthwise_gradient(const int64_t* numbers, int64_t length, const float* x, int64_t x_size,
+                                   const float* grad, int64_t grad_size, float* weight, int64_t weight_size,
+                                   int64_t threads, Parallel parallel) {
+    return guarded([&] {
+        const Depthwise layer(list(numbers, length));
+        need_size(x_size, product({layer.batch, layer.source[0], layer.source[1], layer.channels}), "the input");
+        need_size(grad_size, product({layer.batch, layer.target[0], layer.target[1], layer.channels}), "the gradient");
+        need_size(weight_size, product({layer.window[0], layer.window[1], layer.channels}), "the weight");
+        layer.gradient(x, grad, weight, threads, parallel);
     });
 }
 

@@ -110,7 +110,7 @@ struct Layer {
         const int64_t depth = words<P>(block);
         typename P::Number* place[WEIGHTS];  // of each weight, for one column
         int64_t step[WEIGHTS];
-        for (int64_t o = 0; o < out_pitch; o++) {
+        for (int64_t o = 0; o < out_pitch; o += GRANULE) {  // so many output features at once
             float* start = packed;
             for (int j = 0; j < S::jobs; j++) {
                 const Job job = S::job[j];
@@ -128,21 +128,32 @@ struct Layer {
                 }
                 start += job.parts * job.columns * depth * out_pitch;
             }
+            const int64_t lanes = std::clamp<int64_t>(g.out - o, 0, GRANULE);
+            Vector<GRANULE> out[WEIGHTS];
+            const auto put = [&](int64_t k) {
+                UNROLL for (int i = 0; i < WEIGHTS; i++) {
+                    if constexpr (W == 1)
+                        store<GRANULE>(place[i] + k * step[i], out[i]);
+                    else
+                        for (int lane = 0; lane < GRANULE; lane++)
+                            store1(place[i] + k / W * step[i] + lane * W + k % W, out[i][lane]);
+                }
+            };
             int64_t k = 0;
             for (int64_t u = block.first_offset; u < block.end_offset; u++) {
                 const int64_t* from = index + phase.number(u, S::order) * S::order;
                 for (int64_t c = block.first_feature; c < block.end_feature; c++, k++) {
-                    float w[S::order] = {}, out[WEIGHTS];
-                    if (o < g.out) {
-                        const float* source = weight + o * out_stride + c * in_stride;
-        UNROLL for (int s = 0; s < S::order; s++) w[s] = from[s] < 0 ? 0.0f : source[from[s]];
+                    Vector<GRANULE> w[S::order] = {};
+                    for (int64_t lane = 0; lane < lanes; lane++) {
+                        const float* source = weight + (o + lane) * out_stride + c * in_stride;
+                        UNROLL for (int s = 0; s < S::order; s++) w[s][lane] = from[s] < 0 ? 0.0f : source[from[s]];
                     }
                     S::weights(w, out);
-                    UNROLL for (int i = 0; i < WEIGHTS; i++) store1(place[i] + k / W * step[i] + k % W, out[i]);
+                    put(k);
                 }
             }
-            for (; k < depth * W; k++)
-                for (int i = 0; i < WEIGHTS; i++) store1(place[i] + k / W * step[i] + k % W, 0.0f);
+            UNROLL for (int i = 0; i < WEIGHTS; i++) out[i] = Vector<GRANULE>{};
+            for (; k < depth * W; k++) put(k);
         }
     }
 
@@ -375,14 +386,24 @@ struct Layer {
 
     std::vector<Task> gradient_tasks() const { return cut(g, floats_per_pixel(), SOURCE_ROOM, 4 * GRADIENT_TILE); }
 
-    // Add what some tasks contribute to the sums of the packed weights, and of the bias.
+    // The sums of large weights are cut into pieces, of which each sees all positions.
+    int64_t gradient_pieces() const {
+        const int64_t blocks = blocks_of_depth(g.phases[0].offsets, g.in, GRADIENT_DEPTH).size();
+        return 4 * packed_size<Floats>() < PARTIAL_ROOM ? 1 : std::clamp<int64_t>(blocks, 1, 4);
+    }
+
+    // Add what some tasks contribute to a piece of the sums of the packed weights, and with the first one of the bias.
     template <class T>
-    void add_gradient(const std::vector<Task>& tasks, int64_t first_task, int64_t end_task, const T* x, const T* grad,
-                      float* sums, float* bias) const {
+    void add_gradient(const std::vector<Task>& tasks, int64_t first_task, int64_t end_task, int64_t piece,
+                      int64_t pieces, const T* x, const T* grad, float* sums, float* bias) const {
         [[maybe_unused]] const auto [source, panels, all, pixel, other] = scratch<GRADIENT_TILE>(largest_source(tasks));
         const std::vector<float> zeros(in_pitch + LANES, 0.0f);
         std::fill(pixel, pixel + S::order * out_pitch, 0.0f);
-        const auto blocks = blocks_of_depth(g.phases[0].offsets, g.in, GRADIENT_DEPTH);
+        const auto all_blocks = blocks_of_depth(g.phases[0].offsets, g.in, GRADIENT_DEPTH);
+        const int64_t number = static_cast<int64_t>(all_blocks.size());
+        const std::span blocks(all_blocks.data() + piece * number / pieces, all_blocks.data() + (piece + 1) * number / pieces);
+        std::vector<float> elsewhere(piece ? out_pitch : 0);
+        if (piece) bias = elsewhere.data();
         for (int64_t i = first_task; i < end_task; i++) {
             const Task& task = tasks[i];
             realign(task, x, source);
@@ -409,17 +430,19 @@ struct Layer {
                          const int64_t* index, float* weight, float* bias, int64_t threads, Parallel parallel) const {
         const auto tasks = how.gradient_tasks();
         const int64_t size = packed_size<Floats>() + out_pitch, number = static_cast<int64_t>(tasks.size());
-        const int64_t chunks = std::min(number, std::clamp<int64_t>(PARTIAL_ROOM / std::max<int64_t>(size, 1), 4, 32));
+        const int64_t chunks = std::min(number, std::clamp<int64_t>(PARTIAL_ROOM / std::max<int64_t>(size, 1), 1, 32));
+        const int64_t pieces = how.gradient_pieces();
         std::vector<float> sums(chunks * size, 0.0f);
-        in_parallel(chunks, threads, parallel, [&](int64_t chunk) {
+        in_parallel(chunks * pieces, threads, parallel, [&](int64_t i) {
+            const int64_t chunk = i / pieces;
             float* sum = sums.data() + chunk * size;
-            how.add_gradient(tasks, chunk * number / chunks, (chunk + 1) * number / chunks, x, grad, sum,
-                             sum + packed_size<Floats>());
+            how.add_gradient(tasks, chunk * number / chunks, (chunk + 1) * number / chunks, i % pieces, pieces, x, grad,
+                             sum, sum + packed_size<Floats>());
         });
-        const int64_t pieces = 64;
-        in_parallel(pieces, threads, parallel, [&](int64_t i) {
+        const int64_t parts = chunks > 1 ? 64 : 0;
+        in_parallel(parts, threads, parallel, [&](int64_t i) {
             for (int64_t chunk = 1; chunk < chunks; chunk++)
-                for (int64_t k = i * size / pieces; k < (i + 1) * size / pieces; k++) sums[k] += sums[chunk * size + k];
+                for (int64_t k = i * size / parts; k < (i + 1) * size / parts; k++) sums[k] += sums[chunk * size + k];
         });
         std::copy(sums.data() + packed_size<Floats>(), sums.data() + packed_size<Floats>() + g.out, bias);
         in_parallel(g.phases[0].offsets, threads, parallel, [&](int64_t u) {
@@ -431,9 +454,10 @@ struct Layer {
                 float* weight) const {
         const int64_t total = g.phases[0].offsets * g.in;
         const int64_t* to = index + g.phases[0].number(u, S::order) * S::order;
-        for (int64_t o = 0; o < g.out; o++)
+        for (int64_t o = 0; o < g.out; o += GRANULE) {  // so many output features at once
+            const int64_t lanes = std::min<int64_t>(g.out - o, GRANULE);
             for (int64_t c = 0; c < g.in; c++) {
-                float in[WEIGHTS], w[S::order];
+                Vector<GRANULE> in[WEIGHTS], w[S::order];
                 const float* from = sums;
                 for (int j = 0; j < S::jobs; j++) {
                     const Job job = S::job[j];
@@ -441,13 +465,15 @@ struct Layer {
                     for (int p = 0; p < job.parts; p++)
                         for (int a = 0; a < job.columns; a++)
                             in[counts.weight[j] + p * job.columns + a] =
-                                from[(p * total + u * g.in + c) * columns + a * out_pitch + o];
+                                load<GRANULE>(from + (p * total + u * g.in + c) * columns + a * out_pitch + o);
                     from += job.parts * total * columns;
                 }
                 S::unweights(in, w);
                 for (int s = 0; s < S::order; s++)
-                    if (to[s] >= 0) weight[o * out_stride + c * in_stride + to[s]] = w[s];
+                    for (int64_t lane = 0; lane < lanes && to[s] >= 0; lane++)
+                        weight[(o + lane) * out_stride + c * in_stride + to[s]] = w[s][lane];
             }
+        }
     }
 };
 

@@ -339,10 +339,12 @@ struct Narrow {
 
     std::vector<Task> gradient_tasks() const { return cut(g, g.in * G, SOURCE_ROOM, 4 * GRADIENT_RUN); }
 
+    int64_t gradient_pieces() const { return 1; }
+
     // As Layer::add_gradient.
     template <class T>
-    void add_gradient(const std::vector<Task>& tasks, int64_t first_task, int64_t end_task, const T* x, const T* grad,
-                      float* sums, float* bias) const {
+    void add_gradient(const std::vector<Task>& tasks, int64_t first_task, int64_t end_task, int64_t, int64_t, const T* x,
+                      const T* grad, float* sums, float* bias) const {
         const auto blocks = blocks_of_depth(g.phases[0].offsets, g.in, GRADIENT_DEPTH / 2);
         const Scratch room = scratch<GRADIENT_RUN>(tasks, deepest(blocks));
         const int64_t channels = g.out * G, total = g.phases[0].offsets * g.in;

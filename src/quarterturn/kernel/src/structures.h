@@ -23,8 +23,8 @@ struct Order2 {
     template <class V> static void analyse(const V* x, V* a) { a[0] = x[0] + x[1], a[1] = x[0] - x[1]; }
     template <class V> static void synthesise(const V* y, V* out) { analyse(y, out); }
     template <class V> static void gather(const V* g, V* y) { analyse(g, y); }
-    static void weights(const float* w, float* c) { c[0] = (w[0] + w[1]) / 2, c[1] = (w[0] - w[1]) / 2; }
-    static void unweights(const float* c, float* w) { weights(c, w); }
+    template <class V> static void weights(const V* w, V* c) { c[0] = (w[0] + w[1]) / 2.0f, c[1] = (w[0] - w[1]) / 2.0f; }
+    template <class V> static void unweights(const V* c, V* w) { weights(c, w); }
 };
 
 struct Klein {  // two commuting flips: element i + 2j is a^i b^j
@@ -36,11 +36,11 @@ struct Klein {  // two commuting flips: element i + 2j is a^i b^j
     }
     template <class V> static void synthesise(const V* y, V* out) { analyse(y, out); }
     template <class V> static void gather(const V* g, V* y) { analyse(g, y); }
-    static void weights(const float* w, float* c) {
+    template <class V> static void weights(const V* w, V* c) {
         analyse(w, c);
-        for (int i = 0; i < 4; i++) c[i] /= 4;
+        for (int i = 0; i < 4; i++) c[i] /= 4.0f;
     }
-    static void unweights(const float* c, float* w) { weights(c, w); }
+    template <class V> static void unweights(const V* c, V* w) { weights(c, w); }
 };
 
 // Quarter turns: element i is r^i. The characters i^t and (-i)^t make one complex product (wr + i wi)(Xr + i Xi).
@@ -53,11 +53,11 @@ struct QuarterTurns {
         const V p = y0 + y1, q = y0 - y1;
         out[0] = p + re, out[1] = q + im, out[2] = p - re, out[3] = q - im;
     }
-    static void weights(const float* w, float* c) {
+    template <class V> static void weights(const V* w, V* c) {
         analyse(w, c);
-        c[0] /= 4, c[1] /= 4, c[2] /= 2, c[3] /= -2;
+        c[0] /= 4.0f, c[1] /= 4.0f, c[2] /= 2.0f, c[3] /= -2.0f;
     }
-    static void unweights(const float* c, float* w) { synthesise(c[0] / 4, c[1] / 4, c[2] / 2, c[3] / -2, w); }
+    template <class V> static void unweights(const V* c, V* w) { synthesise<V>(c[0] / 4.0f, c[1] / 4.0f, c[2] / 2.0f, c[3] / -2.0f, w); }
 };
 
 // The exact form, six units: the four products of the complex one in four sums, which a turn only exchanges.
@@ -72,8 +72,8 @@ struct Cyclic4Exact {
         QuarterTurns::analyse(g, y);
         y[4] = y[3], y[5] = -y[2];
     }
-    static void weights(const float* w, float* c) { QuarterTurns::weights(w, c); }
-    static void unweights(const float* c, float* w) { QuarterTurns::unweights(c, w); }
+    template <class V> static void weights(const V* w, V* c) { QuarterTurns::weights(w, c); }
+    template <class V> static void unweights(const V* c, V* w) { QuarterTurns::unweights(c, w); }
 };
 
 // Gauss' complex product, five units: k1 = wr (Xr + Xi), k2 = (wi - wr) Xr, k3 = (wr + wi) Xi. Exact to rounding only.
@@ -93,13 +93,13 @@ struct Cyclic4Gauss {
         QuarterTurns::analyse(g, c);
         y[0] = c[0], y[1] = c[1], y[2] = c[2] + c[3], y[3] = c[3], y[4] = -c[2];
     }
-    static void weights(const float* w, float* c) {
-        float e[4];
+    template <class V> static void weights(const V* w, V* c) {
+        V e[4];
         QuarterTurns::weights(w, e);
         c[0] = e[0], c[1] = e[1], c[2] = e[2], c[3] = e[3] - e[2], c[4] = e[2] + e[3];
     }
-    static void unweights(const float* c, float* w) {
-        const float e[4] = {c[0], c[1], c[2] - c[3] + c[4], c[3] + c[4]};
+    template <class V> static void unweights(const V* c, V* w) {
+        const V e[4] = {c[0], c[1], c[2] - c[3] + c[4], c[3] + c[4]};
         QuarterTurns::unweights(e, w);
     }
 };
@@ -123,14 +123,15 @@ struct Dihedral4 {
         out[4] = fe + md, out[5] = fo + mc, out[6] = fe - md, out[7] = fo - mc;
     }
     template <class V> static void gather(const V* g, V* y) { analyse(g, y); }
-    static void weights(const float* w, float* c) {  // transposed: (00, 01), (10, 11)
+    template <class V> static void weights(const V* w, V* c) {  // transposed: (00, 01), (10, 11)
         analyse(w, c);
-        for (int i = 0; i < 8; i++) c[i] /= i < 4 ? 8 : 4;
-        const float t = c[5];
+        for (int i = 0; i < 8; i++) c[i] /= i < 4 ? 8.0f : 4.0f;
+        const V t = c[5];
         c[5] = c[6], c[6] = t;
     }
-    static void unweights(const float* c, float* w) {
-        const float e[8] = {c[0] / 8, c[1] / 8, c[2] / 8, c[3] / 8, c[4] / 4, c[6] / 4, c[5] / 4, c[7] / 4};
+    template <class V> static void unweights(const V* c, V* w) {
+        const V e[8] = {c[0] / 8.0f, c[1] / 8.0f, c[2] / 8.0f, c[3] / 8.0f,
+                        c[4] / 4.0f, c[6] / 4.0f, c[5] / 4.0f, c[7] / 4.0f};
         synthesise(e, w);
     }
 };
