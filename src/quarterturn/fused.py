@@ -5,6 +5,7 @@ norm becomes a scale and a shift anew in every call, so what changes in place co
 layers when it runs. Where one has hooks, is in training mode or is another kind of layer by now, they run one by one.
 """
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -56,6 +57,7 @@ def with_chains(forward: Forward) -> Forward:
     """The forward pass of a `torch.fx.GraphModule`, with chains wherever they may run."""
     quick: Forward | None = None
 
+    @functools.wraps(forward)  # tracers read its arguments
     def run(self: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
         nonlocal quick
         if not _may_run(self, args):
