@@ -1,6 +1,7 @@
 """Chains of layers as one call: the same numbers, as exact, and nothing old in them."""
 
 import copy
+import inspect
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -313,6 +314,11 @@ def test_exports_transforms_and_precisions_see_layers(monkeypatch: pytest.Monkey
     for found in (program.module()(x), qt.to_plain(net, x)(x), mapped):
         torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(half.float(), wanted, atol=0.3, rtol=0.3)
+
+
+def test_tracers_find_the_arguments() -> None:
+    net = converted(C4)
+    assert list(inspect.signature(net.forward).parameters) == ["x"]
 
 
 def test_sums_that_broadcast() -> None:
