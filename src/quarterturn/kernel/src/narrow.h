@@ -362,7 +362,8 @@ struct Narrow {
                     run, channels,
                     [&](int64_t r) { return target[r] < 0 ? nothing.data() : grad + target[r] * channels; }, room.rows,
                     GRADIENT_RUN);
-                for (int64_t o = 0; o < g.out; o++)
+                for (int64_t o = 0; o < g.out; o++) {
+                    Lanes total{};  // the first job is the trivial irrep
                     for (int64_t r = 0; r < run; r += LANES) {
                         Lanes h[G], products[PRODUCTS];
                         UNROLL for (int t = 0; t < G; t++)
@@ -370,8 +371,10 @@ struct Narrow {
                         S::gather(h, products);
                         UNROLL for (int k = 0; k < PRODUCTS; k++)
                             store<LANES>(room.all + (k * g.out + o) * GRADIENT_RUN + r, products[k]);
-                        UNROLL for (int lane = 0; lane < LANES; lane++) bias[o] += products[0][lane];
+                        total += products[0];
                     }
+                    UNROLL for (int lane = 0; lane < LANES; lane++) bias[o] += total[lane];
+                }
                 for (const Block& block : blocks) {
                     analyse<GRADIENT_RUN>(block, room.source + start, place.data(), run, zeros.data(), room.panels);
                     correlate(block, room.panels, room.all, run, total, sums);
