@@ -70,7 +70,7 @@ def check(name: str, group: qt.Group) -> None:
         assert agree(turned, converted, x)
         assert agree(qt.to_plain(converted, x), converted, x)
     converted.train()
-    step = torch.optim.SGD(converted.parameters(), 1e-3)
+    step = torch.optim.SGD(converted.parameters(), 1e-5)  # deep untrained networks turn chaotic with larger steps
     converted(x).square().mean().backward()
     gradients = [p.grad for p in converted.parameters() if p.requires_grad]
     assert all(g is not None and g.isfinite().all() for g in gradients)
