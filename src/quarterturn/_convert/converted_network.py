@@ -99,9 +99,8 @@ def convert(
     What goes in and out stays: vectors come out invariant, maps turn with the input. `keep="width"` keeps the number of
     feature maps and divides the parameters by about the order G of the group, `keep="parameters"` keeps those and has
     about sqrt(G) times the maps. Layers from `until` on stay as they are, on stacked orientations (section 4.4). With
-    `init="scratch"` weights are drawn anew: as strong as the old ones, or by He where the old ones are torch's default
-    (that suits rolled layers better); "pretrained" projects the old ones. An `example`
-    input is needed where the network's code looks at the sizes of its maps. `head` is what the last layer sees of each
+    `init="scratch"` weights are drawn anew: as strong as the old ones, or by He where the old ones are torch's default;
+    "pretrained" projects the old ones. An `example` input is needed where the network's code looks at the sizes of its maps. `head` is what the last layer sees of each
     feature's orientations: what `pool` leaves of them, their "max", their "invariants" (a few numbers more), or what
     is pooled after a "hidden" layer. The model itself is not changed.
 
