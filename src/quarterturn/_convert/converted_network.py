@@ -100,9 +100,9 @@ def convert(
     feature maps and divides the parameters by about the order G of the group, `keep="parameters"` keeps those and has
     about sqrt(G) times the maps. Layers from `until` on stay as they are, on stacked orientations (section 4.4). With
     `init="scratch"` weights are drawn anew: as strong as the old ones, or by He where the old ones are torch's default;
-    "pretrained" projects the old ones. An `example` input is needed where the network's code looks at the sizes of its maps. `head` is what the last layer sees of each
-    feature's orientations: what `pool` leaves of them, their "max", their "invariants" (a few numbers more), or what
-    is pooled after a "hidden" layer. The model itself is not changed.
+    "pretrained" projects the old ones. An `example` input is needed where the network's code looks at the sizes of its
+    maps. `head` is what the last layer sees of each feature's orientations: what `pool` leaves of them, their "max",
+    their "invariants" (a few numbers more), or what is pooled after a "hidden" layer. The model itself is not changed.
 
     Submodules that cannot be followed, and those named in `plain`, run as they are in every orientation: exact, but G
     times the work; `conversion` says which and why. `unknown="refuse"` raises an error that lists them instead. For a
