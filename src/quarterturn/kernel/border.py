@@ -35,7 +35,8 @@ FUNCTIONS: dict[str, tuple[tuple[type, ...], type]] = {
 ACTIVATIONS = ("none", "relu", "relu6", "sigmoid", "hardsigmoid", "silu", "hardswish", "gelu")  # by their numbers
 FINE, NOT_A_PLAN, WRONG_SIZE, NO_MEMORY, FAILED = range(5)
 
-Phase = tuple[Pair, Pair, Pair, Pair, Pair, list[tuple[int, list[tuple[int, int, int]]]]]
+Read = tuple[int | None, int, int]  # which orientation is read, if any, and where
+Phase = tuple[Pair, Pair, Pair, Pair, Pair, list[tuple[int, list[Read]]]]
 
 
 def numbers(values: Iterable[int]) -> Numbers:
@@ -59,7 +60,8 @@ def plan_numbers(
     The structure, the batch, features in and out of one orientation, rows and columns of source and target, how many
     offsets the window has, the orientation of each element of the structure, how many phases; then for each phase
     start, step, count, base and stride along both axes, how many offsets it reads, and for each its number and
-    (reads, row, column) of each element of the structure.
+    (read, row, column) of each element of the structure: what it reads there, counted from 1 in the
+    structure's order of elements, or 0 if nothing.
     """
     listed = [structure, batch, *features, *source, *target, offsets, *place, len(phases)]
     for start, step, count, base, stride, read in phases:
@@ -67,7 +69,8 @@ def plan_numbers(
         for number, of_orientation in read:
             listed.append(number)
             for t in place:
-                listed += of_orientation[t]
+                read, row, column = of_orientation[t]
+                listed += [0 if read is None else 1 + place.index(read), row, column]
     return numbers(listed)
 
 

@@ -26,6 +26,9 @@ void with_structure(Plan numbers, F f) {
         case 2: return f(Layer<Cyclic4Exact>(numbers));
         case 3: return f(Layer<Cyclic4Gauss>(numbers));
         case 4: return f(Layer<Dihedral4>(numbers));
+        case 5: return f(Layer<Apart4>(numbers));
+        case 6: return f(Layer<Apart8>(numbers));
+        case 7: return f(Layer<Spread4>(numbers));
     }
     need(false, "the structure is unknown");
 }
