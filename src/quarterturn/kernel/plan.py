@@ -137,7 +137,7 @@ def forward_plan(group: Group, window: Window, batch: int, features: Pair, exact
 
 def _apart(
     group: Group, d: Pair, place_of: Callable[[int, int, Pair], Read]
-) -> tuple[list[int], list[list[int]], list[tuple[int, list[Read]]]]:
+) -> tuple[tuple[int, ...], list[list[int]], list[tuple[int, list[Read]]]]:
     """Windows of one position that no two orientations put at the same pixel, but for those that leave d where it is.
 
     y[h] = sum over s of W[s] x[sh](p + h^-1 d), for each s by itself, or for s and sf together where f leaves d: then
@@ -153,7 +153,7 @@ def _apart(
         if all(s not in row for row in index):
             places.append((len(index), [place_of(h, group.table[s][h], d) for h in range(group.order)]))
             index.append([group.table[s][f] for f in stay] + [-1] * (group.order - len(stay)))
-    return place, index, places
+    return tuple(place), index, places
 
 
 @lru_cache(maxsize=512)

@@ -35,10 +35,10 @@ def structure(group: Group) -> Structure | None:
     """
     if group.dim > 2:
         return None
-    for model, *forms in _STRUCTURES:
+    for model, exact, fast, apart, spread in _STRUCTURES:
         place = isomorphism(model, group)
         if place is not None:
-            return Structure(*forms, place)
+            return Structure(exact, fast, apart, spread, place)
     return None
 
 

@@ -133,13 +133,14 @@ struct Narrow {
 
     explicit Narrow(const Layer<S>& layer) : layer(layer) {}
 
-    // Whether it is faster, as measured: few features leave vectors of them half empty. Neighbours must be neighbours.
+    // Whether it is faster, as measured: few features leave vectors of them partly empty. Neighbours must be neighbours.
     bool suits() const { return is_small(8, 16); }
     bool suits_gradient() const { return is_small(7, 12); }
     bool is_small(int64_t most, int64_t most_of_one_offset) const {
         for (const Phase& phase : g.phases)
             if (phase.stride[0] != 1 || phase.stride[1] != 1) return false;
-        return std::min(g.in, g.out) <= (g.offsets == 1 ? most_of_one_offset : most);
+        const int64_t few = std::min(g.in, g.out);
+        return few % LANES && few <= (g.offsets == 1 ? most_of_one_offset : most);
     }
 
     // The part of the source that a task reads, as planes of channels with zeros around; all its rows follow each other.

@@ -81,14 +81,15 @@ INLINE void exactly(int64_t count, F f) {
     }
 }
 
-// Call f<n>(first) for pieces of `count` of at most MOST each. A last piece of fewer than LEAST, whose sums would wait for
+// Call f<n>(first) for pieces of `count` of at most MOST each. A last piece of fewer than ENOUGH, whose sums would wait for
 // each other, shares with the one before.
-template <int MOST, int LEAST, class F>
+template <int MOST, int ENOUGH, class F>
 INLINE void in_pieces(int64_t count, F f) {
+    constexpr int LEAST = ENOUGH < MOST ? ENOUGH : MOST;
     int64_t first = 0;
     for (; count - first >= MOST + LEAST || count - first == MOST; first += MOST) f.template operator()<MOST>(first);
     if (const int64_t left = count - first, half = (left + 1) / 2; left > MOST) {
-        exactly<MOST - 1>(half, [&]<int N>() { f.template operator()<N>(first); });
+        exactly<MOST>(half, [&]<int N>() { f.template operator()<N>(first); });
         first += half;
     }
     exactly<MOST - 1>(count - first, [&]<int N>() { f.template operator()<N>(first); });
