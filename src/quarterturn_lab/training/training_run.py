@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from quarterturn_lab.data.dataset import Data, Indices
+from quarterturn_lab.data.dataset import Data, Dataset, Indices
 from quarterturn_lab.data.scaling import scaling_of
 from quarterturn_lab.errors import RunError
 from quarterturn_lab.evaluation.score import evaluate
@@ -142,6 +142,7 @@ def _model_card(config: Config, data: Data) -> ModelCard:
         bands=data.bands,
         margin=config.net.margin,
         shrinks=config.net.unet,
+        units=data.units if isinstance(data, Dataset) else None,
     )
 
 
