@@ -1,0 +1,32 @@
+"""Import this module, and timm loads exported networks: `timm.create_model("local-dir:DIR", pretrained=True)`."""
+
+from typing import Any
+
+from timm.models import build_model_with_cfg, register_model
+from torch import nn
+
+from quarterturn_lab.errors import ConfigError
+from quarterturn_lab.hub import folder
+
+
+def _build(
+    settings: dict[str, Any], classes: list[str], num_classes: int, in_chans: int, run_code: bool = False
+) -> nn.Module:
+    trained = settings["net"]["channels"]
+    if in_chans != trained:
+        raise ConfigError(f"in_chans={in_chans}: this network takes {trained} channels")
+    names = tuple(classes) if num_classes == len(classes) else tuple(map(str, range(num_classes)))
+    net = folder.network(settings, names, run_code)
+    net.num_classes = num_classes
+    return net
+
+
+@register_model
+def quarterturn_network(pretrained: bool = False, **options: Any) -> nn.Module:
+    """A network of the lab. Its options come from config.json; another `num_classes` gives it a new output layer."""
+    if "settings" not in options:
+        raise ConfigError(
+            f'{folder.ARCHITECTURE} is made from an exported folder: create_model("local-dir:DIR", pretrained=True)'
+        )
+    options["in_chans"] = options.get("in_chans", options["settings"]["net"]["channels"])
+    return build_model_with_cfg(_build, folder.ARCHITECTURE, pretrained, kwargs_filter=("global_pool",), **options)
