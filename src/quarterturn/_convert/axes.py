@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -44,6 +45,33 @@ class Spread:
     size: int = 1
 
 
+@dataclass(frozen=True, eq=False)
+class Strips:
+    """The means, say, of rows and those of columns, one after the other, as coordinate attention has them.
+
+    The new network has them as a dense tensor, with their positions beside the examples (`strip_layers`).
+    """
+
+    along: tuple[Position, ...]  # which axis of the maps each one runs along, in each orientation's own frame
+    maps: Any  # the node of maps of the same sizes
+
+    @property
+    def size(self) -> int:
+        return sum(position.size for position in self.along)
+
+
+@dataclass(frozen=True)
+class Strip:
+    """One of them. The new network has both still, and chooses where it meets maps."""
+
+    of: Strips
+    number: int
+
+    @property
+    def size(self) -> int:
+        return self.of.along[self.number].size
+
+
 @dataclass(frozen=True)
 class Extra:
     """An axis that the old network made beside these, such as the branches that it weighs against one another."""
@@ -66,7 +94,7 @@ class Orientations:
     size: int
 
 
-Component = Batch | Position | Inside | Spread | Extra | Features | Blocks | Orientations
+Component = Batch | Position | Inside | Spread | Strips | Strip | Extra | Features | Blocks | Orientations
 Axis = tuple[Component, ...]  # slowest first; empty for an axis of one
 
 
