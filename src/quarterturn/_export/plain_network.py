@@ -15,6 +15,8 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from quarterturn._export.plain_writer import PlainWriter
 from quarterturn._export.rewriter import PlainRewriter
+from quarterturn._export.wrapped_network import plain_wrapped
+from quarterturn._wrap import Wrapped
 from quarterturn.check import in_eval_mode, largest_difference
 from quarterturn.errors import ConversionError, ShapeError
 from quarterturn.graph.capture import capture, without_new_attributes
@@ -43,6 +45,8 @@ def to_plain(
     >>> to_plain(net)(torch.zeros(1, 1, 5, 8)).shape
     torch.Size([1, 2, 3, 6])
     """
+    if isinstance(model, Wrapped):
+        return _plain_wrapped(model, example, dynamic, fold)
     model = _turning_filters(model)
     with in_eval_mode(model), torch.no_grad(), without_new_attributes(model):
         inputs = None if example is None else (example,)
@@ -57,6 +61,16 @@ def to_plain(
             _fold_norms(plain)
         if example is not None:
             _verify(model, plain, example)
+    return plain
+
+
+def _plain_wrapped(model: Wrapped, example: Tensor | None, dynamic: bool, fold: bool) -> fx.GraphModule:
+    if example is None:
+        raise ConversionError("a wrapped network needs an example input, which tells whether it answers with maps")
+    inner = to_plain(model.model, example, dynamic, fold)
+    with in_eval_mode(model), torch.no_grad():
+        plain = plain_wrapped(model, inner, model(example.clone())).eval()
+        _verify(model, plain, example)
     return plain
 
 

@@ -14,6 +14,7 @@ from quarterturn_lab.runs.network import net_for
 from quarterturn_lab.settings.config import Config, checked
 
 ARCHITECTURE = "quarterturn_network"  # as timm_models registers it
+TRUSTED = ("timm:", "torchvision:", "smp:", "quarterturn_lab.")  # anything else is code of the one who trained it
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
@@ -34,10 +35,10 @@ def write(folder: Path, config: Config, card: ModelCard, net: nn.Module, readme:
             "std": std,
             "num_classes": len(card.classes),
             "label_names": list(card.classes),
-            "classifier": "output",
+            **({"classifier": "output"} if hasattr(net, "output") else {}),
         },
         "model_args": {
-            "settings": config.model_copy(update={"data": None}).model_dump(mode="json"),
+            "settings": config.model_dump(mode="json"),
             "classes": list(card.classes),
         },
         KEY: json.loads(card.to_json()),
@@ -69,11 +70,12 @@ def from_pretrained(place: str | Path, run_code: bool = False) -> nn.Module:
 def network(settings: dict[str, Any], classes: tuple[str, ...], run_code: bool) -> nn.Module:
     """A new network with these settings, as config.json has them."""
     config = checked(settings)
-    if config.factory and not config.factory.startswith("quarterturn_lab.") and not run_code:
-        raise ConfigError(
-            f"this network is made by calling {config.factory}: give run_code=True if you trust that code, or export "
-            "it to ONNX instead"
-        )
+    for name in filter(None, (config.factory, config.backbone)):
+        if not name.startswith(TRUSTED) and not run_code:
+            raise ConfigError(
+                f"this network is made by calling {name}: give run_code=True if you trust that code, or export it to "
+                "ONNX instead"
+            )
     return net_for(config, classes)
 
 

@@ -17,6 +17,8 @@ def _build(
         raise ConfigError(f"in_chans={in_chans}: this network takes {trained} channels")
     names = tuple(classes) if num_classes == len(classes) else tuple(map(str, range(num_classes)))
     net = folder.network(settings, names, run_code)
+    if num_classes != len(classes) and not hasattr(net, "output"):
+        raise ConfigError(f"num_classes={num_classes}: this network has {len(classes)} outputs, and keeps them")
     net.num_classes = num_classes
     return net
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import softmax
+from scipy.special import expit, softmax
 
 from quarterturn_lab.errors import RunError
 from quarterturn_lab.inference import onnx, torchscript
@@ -106,12 +106,18 @@ def _output(form: Any, source: Source, test: Path) -> Any:
     for name in "yx" if card.is_dense else "":
         size = form.SizeReference(tensor_id=form.TensorId("image"), axis_id=form.AxisId(name), offset=-2 * card.margin)
         axes.append(form.SpaceOutputAxis(id=form.AxisId(name), size=size))
+    channel = form.AxisId("channel")
     if card.task == "answers":
         last = form.ClipDescr(kwargs=form.ClipKwargs(min=0.0, max=1.0))
+    elif card.task == "tags":
+        last = form.SigmoidDescr()
+    elif card.units:
+        gain, offset = list(card.units.deviation), list(card.units.mean)
+        last = form.ScaleLinearDescr(kwargs=form.ScaleLinearAlongAxisKwargs(axis=channel, gain=gain, offset=offset))
     else:
-        last = form.SoftmaxDescr(kwargs=form.SoftmaxKwargs(axis=form.AxisId("channel")))
+        last = form.SoftmaxDescr(kwargs=form.SoftmaxKwargs(axis=channel))
     return form.OutputTensorDescr(
-        id=form.TensorId("probabilities"),
+        id=form.TensorId("answers"),
         axes=axes,
         data=form.IntervalOrRatioDataDescr(type="float32"),
         test_tensor=form.FileDescr(source=test),
@@ -120,12 +126,12 @@ def _output(form: Any, source: Source, test: Path) -> Any:
 
 
 def _expected(source: Source) -> Run:
-    """Probabilities of pixels, as the lab computes them."""
+    """The answers to pixels, as the lab computes them; for masks, of both classes."""
     run, card = runner(source.net, torch.device("cpu")), source.card
 
     def expected(pixels: NDArray[np.float32]) -> NDArray[Any]:
         values = run(card.scaled(pixels))
-        return values.clip(0, 1) if card.task == "answers" else softmax(values, axis=1)
+        return softmax(values, axis=1) if card.is_dense else card.answers(values)
 
     return expected
 
@@ -158,8 +164,10 @@ def _stepped(step: Any, values: NDArray[Any]) -> NDArray[Any]:
     if step.id == "ensure_dtype":
         return values.astype(step.kwargs.dtype)
     if step.id == "scale_linear":
-        gain, offset = (np.array(numbers)[:, None, None] for numbers in (step.kwargs.gain, step.kwargs.offset))
-        return values * gain + offset
+        shape = (-1, *[1] * (values.ndim - 2))
+        return values * np.array(step.kwargs.gain).reshape(shape) + np.array(step.kwargs.offset).reshape(shape)
+    if step.id == "sigmoid":
+        return expit(values)
     if step.id == "clip":
         return values.clip(step.kwargs.min, step.kwargs.max)
     assert step.id == "softmax"

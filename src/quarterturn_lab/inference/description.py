@@ -9,6 +9,9 @@ PAPER = (
 TASKS = {
     "classes": "the class of an image",
     "answers": "the share of each answer for an image",
+    "tags": "which of several labels an image has",
+    "numbers": "numbers for an image",
+    "regions": "the class of each pixel",
     "pixels": "the probability that a pixel belongs to an object",
     "instances": "the probability that a pixel belongs to an object",
 }
@@ -21,7 +24,7 @@ def headline(source: Source) -> str:
         if source.group
         else "an ordinary network, without a symmetry"
     )
-    return f"Predicts {TASKS.get(source.card.task, source.card.task)}; {symmetry}."
+    return f"Predicts {TASKS[source.card.task]}; {symmetry}."
 
 
 def page(source: Source) -> str:

@@ -2,7 +2,7 @@
 
 import functools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,9 @@ class Source:
 def source_of(directory: Path) -> Source:
     """The source of a finished run's exports."""
     config, card, net = load_with_card(directory)
+    places = {"data": None, "labels": None, "weights": None}  # on the user's machine
+    config = config.model_copy(update=places)
+    card = replace(card, settings=card.settings.model_copy(update={"labels": None}))
     step = 1
     if card.is_dense:
         net, config = for_whole_images(config, net), config.model_copy(update={"rotate": "filters"})
