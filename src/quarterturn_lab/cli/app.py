@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from quarterturn_lab.cli.options import Options
-from quarterturn_lab.errors import LabError
+from quarterturn_lab.errors import LabError, of_system
 from quarterturn_lab.settings.config import MAX_PIXELS
 
 
@@ -393,7 +393,8 @@ def main(arguments: list[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except Exception as error:
-        if not _is_ours(error):
+        found = of_system(error) if isinstance(error, OSError) else error
+        if found is None or not _is_ours(found):
             raise
-        print(f"quarterturn: {error}", file=sys.stderr)
+        print(f"quarterturn: {found}", file=sys.stderr)
         sys.exit(2)

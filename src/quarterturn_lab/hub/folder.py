@@ -63,7 +63,7 @@ def from_pretrained(place: str | Path, run_code: bool = False) -> nn.Module:
         raise RunError(f"{path} does not exist: write the folder with `quarterturn export RUN --to hub`") from None
     except (RuntimeError, ValueError, OSError) as error:
         raise ConfigError(f"{path} does not fit {CONFIG}: {str(error).splitlines()[0]}") from None
-    net.card = model_card.read(json.dumps(about[KEY]), folder / CONFIG)
+    vars(net)["card"] = model_card.read(json.dumps(about[KEY]), folder / CONFIG)
     return net.eval()
 
 

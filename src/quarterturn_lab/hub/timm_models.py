@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from timm.models import build_model_with_cfg, register_model
+from timm.models import build_model_with_cfg, register_model  # type: ignore[import-not-found]
 from torch import nn
 
 from quarterturn_lab.errors import ConfigError
@@ -19,11 +19,11 @@ def _build(
     net = folder.network(settings, names, run_code)
     if num_classes != len(classes) and not hasattr(net, "output"):
         raise ConfigError(f"num_classes={num_classes}: this network has {len(classes)} outputs, and keeps them")
-    net.num_classes = num_classes
+    vars(net)["num_classes"] = num_classes  # timm reads it
     return net
 
 
-@register_model
+@register_model  # type: ignore[untyped-decorator]
 def quarterturn_network(pretrained: bool = False, **options: Any) -> nn.Module:
     """A network of the lab. Its options come from config.json; another `num_classes` gives it a new output layer."""
     if "settings" not in options:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import expit, softmax
+from scipy.special import expit, softmax  # type: ignore[import-untyped]
 
-from quarterturn_lab.errors import RunError
+from quarterturn_lab.errors import ConfigError, RunError
 from quarterturn_lab.inference import onnx, torchscript
 from quarterturn_lab.inference.agreement import Written
 from quarterturn_lab.inference.description import PAPER, headline, page
@@ -26,6 +26,7 @@ from quarterturn_lab.inference.whole_images import Run
 def write(source: Source, path: Path, about: About) -> Written:
     """Write the package, have bioimageio.spec validate it, and load it again."""
     spec = _package()
+    licence = _licence(about.license)
     parts = path.with_name(f"{path.name}.parts")
     parts.mkdir()
     expected = _expected(source)
@@ -38,7 +39,7 @@ def write(source: Source, path: Path, about: About) -> Written:
     (parts / "documentation.md").write_text(page(source))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about what a user may add before publishing it, such as a cover
-        spec.save_bioimageio_package(_described(source, parts, about, opset), output_path=path)
+        spec.save_bioimageio_package(_described(source, parts, about.authors, licence, opset), output_path=path)
         shutil.rmtree(parts)
         shutil.unpack_archive(path, parts)  # what follows knows the package alone
         loaded = spec.load_description(parts / "rdf.yaml", perform_io_checks=True)
@@ -57,16 +58,25 @@ def _package() -> Any:
     return spec
 
 
-def _described(source: Source, parts: Path, about: About, opset: int) -> Any:
+def _licence(name: str | None) -> Any:
+    from bioimageio.spec.model.v0_5 import LicenseId
+
+    try:
+        return LicenseId(name) if name else None
+    except ValueError:
+        raise ConfigError(f"--license {name}: give the SPDX name of a licence, such as CC-BY-4.0 or MIT") from None
+
+
+def _described(source: Source, parts: Path, authors: tuple[str, ...], licence: Any, opset: int) -> Any:
     """The content of rdf.yaml."""
     from bioimageio.spec.model import v0_5 as form
 
     return form.ModelDescr(
         name=source.title,
         description=headline(source),
-        authors=[form.Author(name=name) for name in about.authors],
+        authors=[form.Author(name=name) for name in authors],
         cite=[form.CiteEntry(text=PAPER, url=form.HttpUrl("https://arxiv.org/abs/1602.02660"))],
-        license=form.LicenseId(about.license) if about.license else None,
+        license=licence,
         documentation=form.FileDescr(source=parts / "documentation.md"),
         tags=["equivariance", "rotation", "segmentation" if source.card.is_dense else "classification", "quarterturn"],
         inputs=[_input(form, source, parts / "test_input.npy")],
