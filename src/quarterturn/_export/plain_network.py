@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from quarterturn._export.plain_wrapped import plain_wrapped
 from quarterturn._export.plain_writer import PlainWriter
 from quarterturn._export.rewriter import PlainRewriter
-from quarterturn._export.wrapped_network import plain_wrapped
 from quarterturn._wrap import Wrapped
 from quarterturn.check import in_eval_mode, largest_difference
 from quarterturn.errors import ConversionError, ShapeError
@@ -46,7 +46,7 @@ def to_plain(
     torch.Size([1, 2, 3, 6])
     """
     if isinstance(model, Wrapped):
-        return _plain_wrapped(model, example, dynamic, fold)
+        return _of_wrapped(model, example, dynamic, fold)
     model = _turning_filters(model)
     with in_eval_mode(model), torch.no_grad(), without_new_attributes(model):
         inputs = None if example is None else (example,)
@@ -64,13 +64,14 @@ def to_plain(
     return plain
 
 
-def _plain_wrapped(model: Wrapped, example: Tensor | None, dynamic: bool, fold: bool) -> fx.GraphModule:
-    if example is None:
-        raise ConversionError("a wrapped network needs an example input, which tells whether it answers with maps")
-    inner = to_plain(model.model, example, dynamic, fold)
-    with in_eval_mode(model), torch.no_grad():
-        plain = plain_wrapped(model, inner, model(example.clone())).eval()
-        _verify(model, plain, example)
+def _of_wrapped(wrapped: Wrapped, example: Tensor | None, dynamic: bool, fold: bool) -> fx.GraphModule:
+    """A wrapped model stays as it is, if it has no layers of ours, and turns of the maps come before and after it."""
+    ours = any(type(module).__module__.startswith("quarterturn.") for module in wrapped.model.modules())
+    inner = to_plain(wrapped.model, example, dynamic, fold) if ours else copy.deepcopy(wrapped.model).eval()
+    with in_eval_mode(wrapped), torch.no_grad():
+        plain = plain_wrapped(wrapped, inner, example, dynamic)
+        assert example is not None
+        _verify(wrapped, plain, example)
     return plain
 
 
