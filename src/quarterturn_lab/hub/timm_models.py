@@ -10,11 +10,18 @@ from quarterturn_lab.hub import folder
 
 
 def _build(
-    settings: dict[str, Any], classes: list[str], num_classes: int, in_chans: int, run_code: bool = False
+    settings: dict[str, Any],
+    classes: list[str],
+    num_classes: int,
+    in_chans: int,
+    img_size: int | tuple[int, int] | None = None,
+    run_code: bool = False,
 ) -> nn.Module:
-    trained = settings["net"]["channels"]
-    if in_chans != trained:
-        raise ConfigError(f"in_chans={in_chans}: this network takes {trained} channels")
+    channels, side = settings["net"]["channels"], settings["net"]["side"]
+    if in_chans != channels:
+        raise ConfigError(f"in_chans={in_chans}: this network takes {channels}")
+    if img_size not in (None, side, (side, side), [side, side]):
+        raise ConfigError(f"img_size={img_size}: this network takes images of {side} x {side}")
     names = tuple(classes) if num_classes == len(classes) else tuple(map(str, range(num_classes)))
     net = folder.network(settings, names, run_code)
     if num_classes != len(classes) and not hasattr(net, "output"):
