@@ -187,6 +187,34 @@ def blocks_channels_last(x: Tensor, side: int) -> Tensor:
     return x.reshape(n, h // side, w // side, -1).permute(0, 3, 1, 2)
 
 
+def shuffled(x: Tensor, side: int) -> Tensor:
+    """A pixel shuffle, as it is often written out."""
+    n, c, h, w = x.shape
+    x = x.view(n, c // side**2, side, side, h, w).permute(0, 1, 4, 2, 5, 3).contiguous()
+    return x.view(n, c // side**2, h * side, w * side)
+
+
+def shuffled_blocks_first(x: Tensor, side: int) -> Tensor:
+    """The same with the axes of blocks as the slower ones of the channels, one axis after the other."""
+    n, _, h, w = x.shape
+    x = x.unflatten(1, (side, side, -1)).transpose(1, 3).permute(0, 1, 4, 3, 5, 2)
+    return x.flatten(4).flatten(2, 3).reshape(n, -1, side * h, side * w)
+
+
+def shuffled_around(x: Tensor, side: int) -> Tensor:
+    """With features between the axes of blocks."""
+    x = torch.reshape(x, (x.size(0), side, x.size(1) // side**2, side, x.size(2), x.size(3)))
+    return torch.permute(x, (0, 2, 4, 3, 5, 1)).flatten(-2).flatten(2, 3)
+
+
+def shuffled_channels_last(m: Any, x: Tensor) -> Tensor:
+    """As patches are expanded behind a dense layer."""
+    x = m.up(x.permute(0, 2, 3, 1))
+    n, h, w, c = x.shape
+    x = x.reshape(n, h, w, 2, 2, c // 4).permute(0, 1, 3, 2, 4, 5).reshape(n, 2 * h, 2 * w, c // 4)
+    return m.norm(x).movedim(-1, 1)
+
+
 class Blur(nn.Module):
     """A fixed filter for every map, with reflected borders and a stride."""
 
@@ -298,6 +326,21 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "blocks first": lambda: block(lambda m, x: m.a(blocks_first(x, 4)), a=conv(256, 16)),
     "blocks last": lambda: block(lambda m, x: m.a(blocks_last(x, 2)), a=conv(64, 16)),
     "blocks, channels last": lambda: block(lambda m, x: m.a(blocks_channels_last(x, 2)), a=conv(64, 16)),
+    "blocks there and back": lambda: block(
+        lambda m, x: m.a(shuffled(blocks_first(x, 4), 2)) + m.b(shuffled_around(blocks_last(x, 4), 2)),
+        a=conv(64, 16),
+        b=conv(64, 16),
+    ),
+    "shuffled by reshapes": lambda: block(
+        lambda m, x: m.a(shuffled(x, 2)) + shuffled(m.b(x), 2), a=conv(4, 6), b=conv(16, 24)
+    ),
+    "shuffled blocks first": lambda: block(
+        lambda m, x: m.a(shuffled_blocks_first(x, 4)) + m.b(shuffled_around(m.c(x), 4)),
+        a=conv(1, 6),
+        b=conv(3, 6),
+        c=conv(16, 48),
+    ),
+    "shuffled channels last": lambda: block(shuffled_channels_last, up=nn.Linear(16, 40), norm=nn.LayerNorm(10)),
     "functional pixel shuffle": lambda: block(
         lambda m, x: m.a(F.pixel_shuffle(x, 2)) + m.b(F.pixel_shuffle(F.pixel_unshuffle(x, 4), 8)),
         a=conv(4, 16),
@@ -324,10 +367,11 @@ def test_rules_take_maps_that_are_not_square(name: str, sizes: tuple[int, int]) 
     assert max(qt.equivariance_error(converted, qt.D4, x).relative) < EXACT
 
 
-@pytest.mark.parametrize("name", ["blocks first", "functional pixel shuffle"])
+@pytest.mark.parametrize("name", [name for name in NETWORKS if "blocks" in name or "shuffle" in name])
 def test_blocks_of_maps_that_are_not_square(name: str) -> None:
     net, x = made(NETWORKS[name]), torch.randn(2, 3, 16, 24, dtype=torch.float64)
-    assert max(qt.equivariance_error(lively(qt.convert(net, qt.D4, example=x), [x]), qt.D4, x).relative) < EXACT
+    converted = qt.convert(net, qt.D4, example=x, unknown="refuse")
+    assert max(qt.equivariance_error(lively(converted, [x]), qt.D4, x).relative) < EXACT
 
 
 @pytest.mark.parametrize("sizes", [(9, 9), (8, 11)])
@@ -351,6 +395,17 @@ def test_coordinate_attention_is_that_of_each_orientation(group: qt.Group, sizes
         for g in range(order):
             mine = own(qt.act(maps.unflatten(1, (-1, order))[:, :, g], group, g))
             assert gap(qt.act(answers[:, :, g], group, g), mine) < EXACT
+
+
+@pytest.mark.parametrize("init", ["scratch", "pretrained"])
+@pytest.mark.parametrize(("moved", "known"), [(shuffled, F.pixel_shuffle), (blocks_last, F.pixel_unshuffle)])
+def test_blocks_that_are_moved_by_reshapes_are_those_of_torch(moved: Any, known: Any, init: Any) -> None:
+    x = torch.randn(2, 3, 8, 12, dtype=torch.float64)
+    nets = [Code(lambda m, x, f=f: m.b(f(m.a(x), 2)), a=conv(3, 16), b=nn.LazyConv2d(4, 3)) for f in (moved, known)]
+    nets = [net.double() for net in nets if net.double()(x) is not None]
+    one, other = (qt.convert(net, qt.D4, init=init, example=x) for net in nets)
+    one.load_state_dict(other.state_dict())
+    assert gap(one(x), other(x)) < EXACT
 
 
 # --- what the filters are ---------------------------------------------------------------------------------------------
@@ -442,14 +497,14 @@ def strips(x: Tensor) -> Tensor:
     [
         (lambda m, x: m.a(x).mean(3), "reduces one axis of positions"),
         (lambda m, x: m.b(m.a(x).mean(3)), "a convolution over 1 axes"),
-        (lambda m, x: m.a(x).view(2, 8, 8, 2, 8, 2).amax((3, 5)), "splits an axis|together with others"),
+        (lambda m, x: m.a(x).view(2, 8, 8, 2, 8, 2).amax((3, 5)), "positions into blocks"),
         (
             lambda m, x: blocks_first(m.a(x)[..., :8, :], 2).view(2, 32, -1).softmax(1)[:, :3].relu() * 1,
             "known|feature",
         ),
         (
             lambda m, x: m.a(x).view(2, 8, 8, 2, 16).permute(0, 1, 3, 2, 4).reshape(2, 16, 8, 16),
-            "positions to features",
+            "positions into blocks",
         ),
         (
             lambda m, x: torch.cat([m.a(x).mean(3, keepdim=True), m.a(x).mean(2, keepdim=True).transpose(2, 3)], 1),

@@ -18,7 +18,6 @@ from quarterturn._convert.axes import (
     Blocks,
     Component,
     Extra,
-    Inside,
     Orientations,
     Position,
     Spread,
@@ -175,8 +174,6 @@ class EquivariantWriter:
     def in_network_layout(self, value: TrackedValue, path: str) -> TrackedValue:
         """The value with features first, and its orientations where the new network has them: as maps, or dense."""
         value = self.strip_as_maps(self.with_orientations(value, path), path)
-        if any(isinstance(c, Inside) for c in value.components):
-            raise Refusal("it splits an axis of positions into blocks")
         if value.form != "in_batch":
             return value
         if not value.has_each_axis_once() or any(len(axis) > 1 for axis in value.axes):
