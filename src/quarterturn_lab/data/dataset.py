@@ -5,7 +5,7 @@ Nothing here needs torch.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +17,30 @@ Indices = NDArray[np.int64]
 NO_IMAGES: Indices = np.zeros(0, dtype=np.int64)
 
 
+VOID = 65535  # the label of pixels that do not count
+
+
+@dataclass(frozen=True)
+class Units:
+    """From what a network learns (mean 0, deviation 1 over the training images) to the user's units, by column.
+
+    >>> Units((20.0,), (5.0,))(np.array([[-1.0], [2.0]])).tolist()
+    [[15.0], [30.0]]
+    """
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    def __call__(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        return values.astype(np.float64) * np.array(self.deviation) + np.array(self.mean)
+
+
 @dataclass(frozen=True)
 class Dataset:
     """Images `(N, C, S, S)`, often a memory map; `train`, `valid` and `test` are indices into them.
 
-    Labels are class indices `(N,)`, or shares `(N, answers)` in [0, 1], with the names of the answers as `classes`.
+    Labels are class indices `(N,)`, shares `(N, answers)` in [0, 1], tags `(N, tags)` that are 0 or 1, or numbers `(N,
+    columns)`, which `units` turns into the user's. `classes` has the names of the classes, answers, tags or columns.
     Images may be larger than the network's input: augmentation uses the rest, evaluation crops the centre.
     """
 
@@ -36,6 +55,8 @@ class Dataset:
     valid: Indices = field(default_factory=lambda: NO_IMAGES)
     task: str = "classes"
     bands: tuple[int, ...] = ()  # the distinct numbers of channels of the files
+    centred: bool = False  # each channel is scaled by its mean and deviation, bytes too
+    units: Units | None = None  # of the labels and outputs, for numbers
 
 
 class Ragged:
@@ -55,7 +76,10 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Scenes:
-    """Images `(C, H, W)` of any size with label maps `(H, W)`: 0 is the background, other numbers are instances."""
+    """Images `(C, H, W)` of any size with label maps `(H, W)`.
+
+    0 is the background, and other numbers are instances; or, for regions, they are classes, and `VOID` does not count.
+    """
 
     images: Ragged
     labels: Ragged
@@ -79,13 +103,15 @@ class Settings(ImageSettings):
     folder: str | None
     side: int
     channels: int
+    validation: float = 0.0  # for loaders that hold out validation images themselves
+    rules: Literal[1, 2] = 1  # of reading: 2 is for the user's own images, see images.py
 
     def cache_key(self) -> dict[str, Any]:
-        """The settings that affect the cached arrays."""
-        found = self.model_dump(exclude={"folder", "skip_bad", "max_pixels"})
-        if not self.floats:  # added later: older caches and runs have no such key
-            del found["floats"]
-        return found
+        """The settings that affect the cached arrays. Those added later count only if they are used."""
+        names = {"side", "channels", "longest", "invert"}
+        return self.model_dump(
+            include=names | ({"floats"} if self.floats else set()) | ({"rules"} if self.rules > 1 else set())
+        )
 
 
 def subset(data: Data, size: int | None, seed: int) -> Data:
