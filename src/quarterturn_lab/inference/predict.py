@@ -10,13 +10,13 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from quarterturn_lab.data import images
+from quarterturn_lab.data.dataset import COLOUR
 from quarterturn_lab.errors import ConfigError, DataError, RunError
 from quarterturn_lab.files import no_space, write_atomically
 from quarterturn_lab.inference.whole_images import Run, object_map, with_margin
@@ -133,7 +133,7 @@ def predict(
         if len(files) > 1:
             raise ConfigError(f"--out {out} is one file, but there are {len(files)} images: give a folder")
         buffer = io.BytesIO()
-        picture(mask(run, card, files[0][1], convert), grey).save(
+        picture(mask(run, card, files[0][1], convert), grey, card.values).save(
             buffer, "PNG" if out.suffix.lower() == ".png" else "TIFF"
         )
         progress(1, 1)
@@ -144,7 +144,7 @@ def predict(
         twice = next((name for name in dict(names) if sum(name == other for other, _ in names) > 1), None)
         if twice:
             raise ConfigError(f"two images would be written to {out / twice}: predict them in separate commands")
-        _write_masks(names, out, lambda path: mask(run, card, path, convert), grey, progress)
+        _write_masks(names, out, lambda path: picture(mask(run, card, path, convert), grey, card.values), progress)
 
 
 def write_table(out: Path, header: tuple[str, ...], names: list[str], values: NDArray[np.float64]) -> None:
@@ -158,24 +158,30 @@ def write_table(out: Path, header: tuple[str, ...], names: list[str], values: ND
     write_atomically(out, buffer.getvalue())
 
 
-def picture(probabilities: NDArray[np.float64], grey: bool) -> Image.Image:
-    """A mask as an image with values 0 and 255, or with probabilities as grey levels; regions by their numbers."""
+def picture(probabilities: NDArray[np.float64], grey: bool, values: tuple[int, ...] = ()) -> Image.Image:
+    """A mask as an image with values 0 and 255, or with probabilities as grey levels.
+
+    Regions have the values or colours of the masks that the network has learned from, or the numbers of the classes.
+    """
     if probabilities.ndim == 3:
-        return Image.fromarray(probabilities.argmax(axis=0).astype(np.uint8))
+        found = np.array(values or range(len(probabilities)))[probabilities.argmax(axis=0)]
+        if max(values, default=0) < COLOUR:
+            return Image.fromarray(found.astype(np.uint8 if found.max() < 256 else np.uint16))
+        grey_ones = np.stack([found] * 3, axis=-1)
+        colours = np.stack([found >> shift & 255 for shift in (16, 8, 0)], axis=-1)
+        return Image.fromarray(np.where(found[..., None] < COLOUR, grey_ones, colours).astype(np.uint8))
     levels = (255 * probabilities).round() if grey else np.where(probabilities >= 0.5, 255, 0)
     return Image.fromarray(levels.astype(np.uint8))
 
 
-def _write_masks(
-    names: Files, folder: Path, mask_of: Callable[[Path], NDArray[Any]], grey: bool, progress: Progress
-) -> None:
+def _write_masks(names: Files, folder: Path, picture_of: Callable[[Path], Image.Image], progress: Progress) -> None:
     """Write all masks to a temporary folder, then move them into place."""
     folder = folder.absolute()
     scratch = (folder if folder.is_dir() else folder.parent) / f".{folder.name}.{os.getpid()}"
     try:
         with no_space(str(folder)):
             for number, (name, path) in enumerate(names, start=1):
-                made = picture(mask_of(path), grey)
+                made = picture_of(path)
                 (scratch / name).parent.mkdir(parents=True, exist_ok=True)
                 made.save(scratch / name)
                 progress(number, len(names))

@@ -1,5 +1,7 @@
 """Builds an `nn.Sequential` from a `Net`, with the same parameter names whether it rotates maps or filters."""
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
@@ -36,8 +38,9 @@ def build(net: Net, rotate: Rotate = "maps") -> nn.Sequential:
 
 def filters_twin(net: Net, module: nn.Module) -> nn.Module:
     """The same network with the same weights, rotating its filters: it takes images of any shape."""
-    twin = build(net, "filters")
-    twin.load_state_dict(module.state_dict())
+    weights = module.state_dict()
+    twin = build(replace(net, outputs=len(weights["output.bias"])), "filters")  # as many as there are classes
+    twin.load_state_dict(weights)
     return twin.to(next(module.parameters()).device).train(module.training)
 
 
