@@ -22,6 +22,7 @@ from quarterturn_lab.runs.network import net_for
 from quarterturn_lab.runs.run_directory import check_config, locked, summary
 from quarterturn_lab.settings.config import Config
 from quarterturn_lab.training import checkpoint, loop, order
+from quarterturn_lab.training.trackers import closing_all, trackers_of
 
 Progress = Callable[[int, int, float], None]  # step, all steps, loss
 QUARTERS = (0.0, 90.0, 180.0, 270.0)
@@ -54,20 +55,19 @@ def _train(
     state = loop.new_state(config, net, device)
     records = checkpoint.restore(directory, state, data)
     total = order.steps_per_epoch(config, data) * config.epochs
-    saved, writer = time.monotonic(), _tensorboard(config, directory)
-    for step in loop.train(config, data, state):
-        if step.record:
-            records.append(step.record)
-            _append(directory, step.record)
-            for name, value in step.record.items() if writer else ():
-                writer.add_scalar(name, value, step.step)
-        if time.monotonic() - saved >= config.checkpoint_seconds:
-            checkpoint.save(directory, state, records, data)
-            saved = time.monotonic()
-        if progress:
-            progress(step.step, total, step.loss)
-    if writer:
-        writer.close()
+    saved = time.monotonic()
+    with closing_all(trackers_of(config, directory)) as trackers:
+        for step in loop.train(config, data, state):
+            if step.record:
+                records.append(step.record)
+                _append(directory, step.record)
+                for tracker in trackers:
+                    tracker.log(step.step, step.record)
+            if time.monotonic() - saved >= config.checkpoint_seconds:
+                checkpoint.save(directory, state, records, data)
+                saved = time.monotonic()
+            if progress:
+                progress(step.step, total, step.loss)
     return _finish(config, directory, data, state, records)
 
 
@@ -78,13 +78,15 @@ def _finish(
     state: loop.State,
     records: list[dict[str, Any]],
 ) -> dict[str, Any]:
+    _check_weights(state)
     checkpoint.save(directory, state, records, data)
     net, device = state.scored, state.fabric.device
     if state.best:
         net.load_state_dict(state.best.weights)
     some = data.train[:: max(1, len(data.train) // config.eval_train)][: config.eval_train]
     wall = state.seconds["wall"]
-    presented = len(data.train) * order.tiles_of(config, data) * config.epochs
+    epochs = state.step // order.steps_per_epoch(config, data)
+    presented = len(data.train) * order.tiles_of(config, data) * epochs
     result = {
         "experiment": config.experiment,
         "row": config.row,
@@ -101,6 +103,7 @@ def _finish(
         "presentations": presented,
         "task": data.task,
         **({"best_epoch": state.best.epoch} if state.best else {}),
+        **({"stopped_epoch": epochs} if state.stopped else {}),
         **_scores("test", config, net, data, data.test, device),
         "train": evaluate(config, net, data, some, device),
         **(_scores("valid", config, net, data, data.valid, device) if len(data.valid) else {}),
@@ -114,6 +117,15 @@ def _finish(
     write_atomically(directory / "model.json", _model_card(config, data).to_json())
     write_atomically(directory / "summary.json", json.dumps(result, indent=1))
     return result
+
+
+def _check_weights(state: loop.State) -> None:
+    """Raise if the last step has left weights that are not numbers: the loss before it cannot tell."""
+    if not all(bool(torch.isfinite(value).all()) for value in state.scored.state_dict().values()):
+        raise RunError(
+            "training diverges: weights are not finite after the last step. The last checkpoint is kept. Lower --lr, "
+            "or clip the gradient with --clip 1"
+        )
 
 
 def _scores(
@@ -143,15 +155,3 @@ def _append(directory: Path, record: dict[str, Any]) -> None:
     path = directory / "metrics.jsonl"
     with no_space(str(path)), path.open("a") as file:
         file.write(json.dumps(record) + "\n")
-
-
-def _tensorboard(config: Config, directory: Path) -> Any:
-    if not config.tensorboard:
-        return None
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise RunError(
-            '--tensorboard needs the package tensorboard: pip install "quarterturn[lab,tensorboard]"'
-        ) from None
-    return SummaryWriter(str(directory / "tensorboard"))
