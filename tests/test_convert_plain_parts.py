@@ -484,7 +484,7 @@ def test_frozen_and_tied_parameters_modes_and_hooks_of_parts() -> None:
 
 def test_errors_that_cannot_be_read_are_errors_still() -> None:
     """A part that looks for something in a dict, by what is only a stand-in while it is read."""
-    part = Part(lambda m, x: m.a(x) * {x.real.dtype: 0.5}[x.real.dtype], a=layer())
+    part = Part(lambda m, x: m.a(x) * {x.shape[2]: 0.5}[x.shape[2]], a=layer())
     net, x = ready(Around(part))
     assert [p.path for p in check(net, qt.C4, x).conversion.plain] == ["middle"]
 

@@ -191,6 +191,54 @@ def test_sides_that_go_apart_are_refused(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr() == ("", "")
 
 
+class Transposed(nn.Module):
+    """A non-local block that uses attributes of tensors which are tensors themselves."""
+
+    def __init__(self, one: Any, other: Any) -> None:
+        super().__init__()
+        self.first, self.q, self.k = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 1)
+        self.head = nn.Linear(8, 5)
+        self.one, self.other = one, other
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        weights = (self.one(self.q(x).flatten(2)) @ self.k(x).flatten(2)).softmax(-1)
+        return self.head((x.flatten(2) @ self.other(weights)).mean(2))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (lambda y: y.mT, lambda y: y.mT),
+        (lambda y: y.mH, lambda y: y.real.mT),
+        (lambda y: y.transpose(1, 2).data, lambda y: y.permute(2, 1, 0).T.mT),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The use of `x.T`")
+def test_attributes_that_are_tensors_are_followed(one: Any, other: Any) -> None:
+    x = torch.randn(2, 3, 9, 8, dtype=torch.float64)
+    net = qt.convert(Transposed(one, other).double(), qt.D4, example=x, unknown="refuse")
+    assert not net.conversion.plain
+    assert max(qt.equivariance_error(net, qt.D4, x).relative) < 1e-10
+
+
+def test_attributes_that_say_what_a_tensor_is_are_those_of_the_tensor() -> None:
+    """And what tensors do not have, stand-ins do not have either."""
+
+    class Asks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.a(x)
+            odd = y.is_cuda or y.is_quantized or y.is_nested or y.is_complex() or torch.is_complex(y) or y.itemsize != 4
+            return y if odd or hasattr(y, "decompose") or y.device.type != "cpu" else self.b(y)
+
+    net = qt.convert(Asks(), qt.C4, example=torch.randn(2, 3, 9, 8))
+    assert dict(net.named_modules()).keys() >= {"a", "b"}
+
+
 # --- code that cannot be read -----------------------------------------------------------------------------------------
 
 

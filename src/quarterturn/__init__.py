@@ -32,6 +32,7 @@ from quarterturn.groups import compose as compose
 from quarterturn.groups import generate as generate
 from quarterturn.groups import named as named
 from quarterturn.kernel import kernels as kernels
+from quarterturn.layers.attention import Attention as Attention
 from quarterturn.layers.convolution import DepthwiseConv as DepthwiseConv
 from quarterturn.layers.convolution import PathConv as PathConv
 from quarterturn.layers.convolution import RollConv as RollConv
@@ -52,6 +53,9 @@ from quarterturn.layers.pooling import AdaptiveAvgPool as AdaptiveAvgPool
 from quarterturn.layers.pooling import AdaptiveMaxPool as AdaptiveMaxPool
 from quarterturn.layers.pooling import AvgPool as AvgPool
 from quarterturn.layers.pooling import MaxPool as MaxPool
+from quarterturn.layers.tokens import ClassTokens as ClassTokens
+from quarterturn.layers.tokens import PatchEmbed as PatchEmbed
+from quarterturn.layers.tokens import PositionTable as PositionTable
 from quarterturn.layers.transposed import RollConvTranspose as RollConvTranspose
 from quarterturn.layers.upsample import Upsample as Upsample
 from quarterturn.ops import act as act

@@ -23,6 +23,7 @@ LAWS = {
     "turned": "turned with the input (same-equivariant)",
 }
 COMPARED = (Tensor, int, float, complex)
+MOST_EXTRA = 16  # tokens without a position that are looked for
 TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 
@@ -129,7 +130,7 @@ def laws_by_layer(model: nn.Module, group: Group, x: Tensor) -> list[LayerLaw]:
         for g in range(group.order):
             here = dict.fromkeys(LAWS, math.inf)
             after = turned[g][number].outputs if number < len(turned[g]) else []
-            for law, expected in _laws(call.outputs[0], group, g, len(x), ("scalar",)):
+            for law, expected in _laws(call.outputs[0], group, g, x.shape, ("scalar",)):
                 here[law] = min(here[law], _worst(_differences([("", expected)], [("", t) for t in after])).relative)
             errors = {law: max(errors[law], here[law], key=_rank) for law in LAWS}
         best = min(errors, key=lambda law: _rank(errors[law]))
@@ -220,7 +221,7 @@ def _compared(
 
 def _permuted(path: str, a: Tensor, b: Tensor, group: Group, h: int) -> _Difference:
     """How far b is from a, turned and with its orientations permuted."""
-    laws = dict(reversed(list(_laws(a, group, h, len(a), ("scalar",)))))  # of two, that of features first
+    laws = dict(reversed(list(_laws(a, group, h, a.shape, ("scalar",)))))  # of two, that of features first
     expected = laws.get("orientations permuted")
     return _Difference(path, math.inf, 1.0) if expected is None else _difference(path, expected, b)
 
@@ -391,7 +392,7 @@ def _find_culprit(
     if not isinstance(model, nn.Module):
         return "it is not an nn.Module, so its layers cannot be checked"
     kinds: tuple[ops.Kind, ...] = ("scalar", "vector") if "vector" in (kind, input_kind) else ("scalar",)
-    examples = next(len(t) for t in inputs if t.dim() == 2 + group.dim)
+    shape = next(t.shape for t in inputs if t.dim() == 2 + group.dim)
     turned_inputs = _turned(inputs, group, h, input_kind)
     with in_eval_mode(model), torch.no_grad():
         calls = _record(model, inputs)
@@ -402,14 +403,14 @@ def _find_culprit(
     def laws(before: list[Tensor], after: list[Tensor]) -> list[str | None]:
         if len(before) != len(after):
             return [None]
-        return [_law(a, b, group, h, examples, kinds, tolerance) for a, b in zip(before, after, strict=True)]
+        return [_law(a, b, group, h, shape, kinds, tolerance) for a, b in zip(before, after, strict=True)]
 
     def lawful(before: list[Tensor], after: list[Tensor]) -> list[Tensor]:
         """The outputs for the turned input, with each one that obeys no law replaced by the nearest that does."""
         if len(before) != len(after):
             return [torch.zeros_like(b) for b in after]
         return [
-            b if law else _nearest(a, b, group, h, examples, kinds)
+            b if law else _nearest(a, b, group, h, shape, kinds)
             for a, b, law in zip(before, after, laws(before, after), strict=True)
         ]
 
@@ -446,24 +447,29 @@ def _describe(module: nn.Module) -> str:
 
 
 def _law(
-    a: Tensor, b: Tensor, group: Group, h: int, examples: int, kinds: tuple[ops.Kind, ...], tolerance: float
+    a: Tensor, b: Tensor, group: Group, h: int, shape: Sequence[int], kinds: tuple[ops.Kind, ...], tolerance: float
 ) -> str | None:
     """The first law by which b, the tensor for the turned input, follows from a; None if there is none."""
-    for name, expected in _laws(a, group, h, examples, kinds):
+    for name, expected in _laws(a, group, h, shape, kinds):
         if _difference("", expected, b).relative <= tolerance:
             return name
     return None
 
 
-def _nearest(a: Tensor, b: Tensor, group: Group, h: int, examples: int, kinds: tuple[ops.Kind, ...]) -> Tensor:
+def _nearest(a: Tensor, b: Tensor, group: Group, h: int, shape: Sequence[int], kinds: tuple[ops.Kind, ...]) -> Tensor:
     """The tensor nearest to b that follows from a by a law; zeros if none has the shape of b."""
-    allowed = [t for _, t in _laws(a, group, h, examples, kinds) if t.shape == b.shape]
+    allowed = [t for _, t in _laws(a, group, h, shape, kinds) if t.shape == b.shape]
     return min(allowed, key=lambda t: _rank(_difference("", t, b).gap), default=torch.zeros_like(b))
 
 
-def _laws(a: Tensor, group: Group, h: int, examples: int, kinds: tuple[ops.Kind, ...]) -> Iterator[tuple[str, Tensor]]:
-    """The allowed changes of a: unchanged; turned; pathways permuted, x_g -> x_gh; turned and orientations permuted."""
-    sliced = a.dim() > 0 and len(a) % (group.order * examples) == 0
+def _laws(
+    a: Tensor, group: Group, h: int, shape: Sequence[int], kinds: tuple[ops.Kind, ...]
+) -> Iterator[tuple[str, Tensor]]:
+    """The allowed changes of a: unchanged; turned; pathways permuted, x_g -> x_gh; turned and orientations permuted.
+
+    `shape` is that of the input, which tells the examples, and the grids that tokens may be.
+    """
+    sliced = a.dim() > 0 and len(a) % (group.order * shape[0]) == 0
     permutation = [group.table[g][h] for g in range(group.order)]
     yield "unchanged", a
     if sliced:
@@ -481,6 +487,27 @@ def _laws(a: Tensor, group: Group, h: int, examples: int, kinds: tuple[ops.Kind,
             orientations = maps.unflatten(1, (maps.shape[1] // group.order, group.order))
             turned = ops.act(orientations[:, :, permutation].flatten(1, 2), group, h)
             yield "orientations permuted", turned.movedim(1, features)
+    if a.dim() == 3 and group.dim != 1 and not sliced:
+        yield from _laws_of_tokens(a, group, h, shape[2:], permutation)
+
+
+def _laws_of_tokens(
+    a: Tensor, group: Group, h: int, sides: Sequence[int], permutation: list[int]
+) -> Iterator[tuple[str, Tensor]]:
+    """Tokens (N, T, C) turn as the grid of patches that they are; those without a position come first and stay."""
+    patches = range(1, max(sides) + 1)
+    grids = {tuple(max(1, n // p) for n in sides) for p in patches} | {
+        tuple(-(-n // p) for n in sides) for p in patches
+    }
+    for grid in sorted(grids):
+        extra = a.shape[1] - math.prod(grid)
+        if not 0 <= extra <= MOST_EXTRA:
+            continue
+        maps = a[:, extra:].transpose(1, 2).unflatten(2, grid)
+        turned = torch.cat([a[:, :extra], ops.act(maps, group, h).flatten(2).transpose(1, 2)], dim=1)
+        yield "turned", turned
+        if a.shape[2] % group.order == 0:
+            yield "orientations permuted", turned.unflatten(2, (-1, group.order))[..., permutation].flatten(2)
 
 
 def _record(

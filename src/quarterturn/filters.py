@@ -192,17 +192,28 @@ def check_features(x: Tensor, group: Group, features: int, layout: Layout, dense
     axes = 2 if dense else 2 + group.dim
     if x.dim() != axes:
         raise ShapeError(f"expected a tensor with {axes} axes for {group.name}, got {x.dim()}: {tuple(x.shape)}")
+    _check_count(x, x.shape[1], group, features, layout)
+
+
+def check_last(x: Tensor, group: Group, features: int, layout: Layout) -> None:
+    """The same for tensors that have their features in the last axis, such as tokens `(N, T, C)`."""
+    if x.dim() < 2:
+        raise ShapeError(f"expected a tensor with 2 or more axes, features last, got {x.dim()}: {tuple(x.shape)}")
+    _check_count(x, x.shape[-1], group, features, layout)
+
+
+def _check_count(x: Tensor, count: int, group: Group, features: int, layout: Layout) -> None:
     expected = features * group.order if layout == "stacked" else features
-    if x.shape[1] == expected:
+    if count == expected:
         return
     hint = ""
-    if layout == "stacked" and x.shape[1] == features:
+    if layout == "stacked" and count == features:
         hint = '; this looks like a sliced or plain tensor: stack() it, begin with a SliceConv, or use rotate="maps"'
-    elif layout == "sliced" and x.shape[1] == features * group.order:
+    elif layout == "sliced" and count == features * group.order:
         hint = '; this looks like a stacked tensor: unstack() it, or use rotate="filters"'
-    elif layout == "plain" and x.shape[1] == features * group.order:
+    elif layout == "plain" and count == features * group.order:
         hint = "; this looks like a stacked tensor: use a RollConv"
-    raise ShapeError(f"expected {layout} maps with {expected} features, got {x.shape[1]}: {tuple(x.shape)}{hint}")
+    raise ShapeError(f"expected {layout} maps with {expected} features, got {count}: {tuple(x.shape)}{hint}")
 
 
 def check_maps(x: Tensor, group: Group, rotate: Rotate) -> None:

@@ -74,6 +74,7 @@ def test_a_folder_of_class_folders(tmp_path: Path) -> None:
     assert len(data.train) + len(data.test) == 24
     assert len(data.test) == 2
     assert set(data.labels[data.test]) == {0, 1}
+    assert len(folders.load(settings(tmp_path, test_part=0.25)).test) == 6
 
 
 def test_plankton_is_inverted_and_scaled_by_its_longest_side(tmp_path: Path) -> None:

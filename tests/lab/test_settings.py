@@ -57,8 +57,19 @@ def test_what_is_not_given_is_left_to_the_experiment() -> None:
 def test_a_loader_gets_the_settings_of_its_run() -> None:
     values = {"longest": 20, "floats": True, "skip_bad": True, "max_pixels": 99}
     config = checked({**settings_of("folder", "baseline", side=15, data="somewhere"), **values})
-    found = loading.loader_settings(config).model_dump()
-    assert found == {**values, "invert": False, "folder": "somewhere", "side": 15, "channels": 3}
+    found = loading.loader_settings(config)
+    assert found == Settings(**values, folder="somewhere", side=15, channels=3)
+    own = loading.loader_settings(config.model_copy(update={"loader": "images", "validation": 0.25}))
+    assert (own.rules, own.validation) == (2, 0.25)
+
+
+def test_options_of_ones_own_images_are_refused_elsewhere() -> None:
+    for option in ({"labels": "a.csv"}, {"columns": ("a",)}, {"task": "numbers"}, {"groups_by": "a"}):
+        config = checked(settings_of("synthetic", "baseline", **option))
+        with pytest.raises(LabError, match=rf"--{next(iter(option)).replace('_', '-')} is for"):
+            loading.load(config)
+    with pytest.raises(LabError, match="--test-part is for"):
+        loading.load(checked(settings_of("synthetic", "baseline", test_part=0.2)))
 
 
 def test_the_key_of_a_cache_knows_what_decides_its_arrays() -> None:

@@ -18,9 +18,11 @@ from quarterturn._export.plain_tensor import (
 )
 from quarterturn._export.plain_writer import PlainWriter
 from quarterturn._export.spatial_rules import in_own_frames, our_adaptive_pool, spatial_pool, symmetric, upsample
+from quarterturn._export.token_rules import attention, class_tokens, patch_embed, position_table
 from quarterturn.graph import pointwise
 from quarterturn.graph.in_place import copy_not_in_place
 from quarterturn.graph.refusal import Refusal
+from quarterturn.layers.attention import Attention
 from quarterturn.layers.convolution import DepthwiseConv, PathConv, RollConv, SliceConv
 from quarterturn.layers.each_orientation import EachOrientation
 from quarterturn.layers.invariants import Invariants, invariants, matrices
@@ -28,6 +30,7 @@ from quarterturn.layers.linear import RollLinear
 from quarterturn.layers.norms import BatchNorm, GroupNorm, InstanceNorm, LayerNorm
 from quarterturn.layers.operations import Pool, Roll, Slice, Stack, Unstack
 from quarterturn.layers.pooling import AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, MaxPool
+from quarterturn.layers.tokens import ClassTokens, PatchEmbed, PositionTable
 from quarterturn.layers.transposed import RollConvTranspose
 from quarterturn.layers.upsample import Upsample
 
@@ -144,6 +147,10 @@ LAYER_RULES: list[tuple[Any, Rule]] = [
     ((nn.Conv1d, nn.Conv2d, nn.Conv3d), torchs_convolution),
     (RollLinear, roll_linear),
     (nn.Linear, linear),
+    (PatchEmbed, patch_embed),
+    (ClassTokens, class_tokens),
+    (PositionTable, position_table),
+    (Attention, attention),
     ((BatchNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d), batch_norm),
     ((InstanceNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), instance_norm),
     ((GroupNorm, nn.GroupNorm), group_norm),

@@ -71,6 +71,9 @@ def layer_norm(w: PlainWriter, path: str, module: Any, tensor: PlainTensor) -> P
     tensor = apply_pending(w, tensor)
     norm = nn.LayerNorm(module.features, module.eps, elementwise_affine=module.weight is not None)
     _set_parameters(norm, module.weight, module.bias)
+    if module.last:
+        split = tensor.proxy.unflatten(-1, (module.features, module.group.order)).transpose(-1, -2)
+        return replace(tensor, proxy=w.layer(path, norm, split).transpose(-1, -2).flatten(-2))
     split = tensor.proxy.unflatten(1, (module.features, module.group.order)).movedim(1, -1)
     return replace(tensor, proxy=w.layer(path, norm, split).movedim(-1, 1).flatten(1, 2))
 

@@ -16,9 +16,19 @@ from torch import Tensor, fx, nn
 from quarterturn.errors import ConversionError
 from quarterturn.graph.refusal import RefusedParts
 
-FACTS = ("ndim", "dtype", "device", "is_cuda", "layout", "is_sparse", "requires_grad")  # nothing to do with sizes
+OF_SIZES = ("shape", "nbytes")  # what else a tensor says of itself holds for every size
+# Attributes of tensors of real numbers that are tensors, as the methods that give the same.
+VIEWS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("mT", "mH"), lambda x: x.transpose(-2, -1)),
+    **dict.fromkeys(("T", "H"), lambda x: x.permute(*reversed(range(x.dim())))),
+    "data": lambda x: x.detach(),
+    "real": lambda x: x,
+}
 NEW_TENSOR = "makes a tensor or an array of the values of another, as torch.tensor(x) and numpy.asarray(x) do"
-FACT_METHODS = ("dim", "ndimension", "is_contiguous", "is_floating_point", "get_device")
+FACT_METHODS = (
+    "dim", "ndimension", "is_contiguous", "is_floating_point", "is_complex", "is_signed", "element_size", "get_device",
+)  # fmt: skip
+FACT_FUNCTIONS = (torch.is_floating_point, torch.is_complex)
 
 
 class Captured:
@@ -140,13 +150,14 @@ class _Example(fx.Proxy):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # which numpy and others ask for, to see what it is
             raise AttributeError(name)
-        if name in FACTS and isinstance(self.value, Tensor):
-            return getattr(self.value, name)
-        return (
-            fx.proxy.Attribute(self, name)
-            if name != "shape"
-            else self.tracer.create_proxy("call_function", getattr, (self, "shape"), {})
-        )
+        found = getattr(self.value, name)
+        if callable(found) and not isinstance(found, Tensor):
+            return fx.proxy.Attribute(self, name)  # a method, perhaps to be called
+        if isinstance(self.value, Tensor) and name in VIEWS and not self.value.is_complex():
+            return VIEWS[name](self)
+        if isinstance(self.value, Tensor) and name not in OF_SIZES and not isinstance(found, Tensor):
+            return found
+        return self.tracer.create_proxy("call_function", getattr, (self, name), {})
 
     @property
     def value(self) -> Any:
@@ -249,7 +260,7 @@ class _Tracer(fx.Tracer):
         given = _tensors_in((args, kwargs)) if kind == "call_module" and self.inputs is not None else []
         versions = [t._version for t in given]
         result = None if self.inputs is None else self.carried_out(kind, target, args, kwargs)
-        if self.inputs is not None and _is_fact(kind, target, args):
+        if self.inputs is not None and (target in FACT_FUNCTIONS or (kind == "call_method" and target in FACT_METHODS)):
             return result
         if kind == "call_function" and target is torch._assert:
             return None
@@ -301,11 +312,6 @@ def _argument_names(forward: Callable[..., Any], count: int) -> list[str]:
     for name, value in list(given.items())[1:] or given.items():
         names += [f"{name}_{i}" for i in range(len(value))] if isinstance(value, tuple) else [name]
     return names[:count]
-
-
-def _is_fact(kind: str, target: Any, args: tuple[Any, ...]) -> bool:
-    """Whether it asks for something that holds for tensors of every size."""
-    return (kind == "call_method" and target in FACT_METHODS) or (target is getattr and args[1] in FACTS)
 
 
 def _tensors_in(tree: Any) -> list[Tensor]:

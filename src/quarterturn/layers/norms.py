@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from quarterturn import ops
 from quarterturn.errors import OptionError
-from quarterturn.filters import Rotate, check_features, check_options, split_orientations
+from quarterturn.filters import Rotate, check_features, check_last, check_options, split_orientations
 from quarterturn.groups import Group
 from quarterturn.layers.batch_norm import expanded, stacked_batch_norm
 
@@ -169,22 +169,53 @@ class GroupNorm(_Norm):
 class LayerNorm(_Norm):
     """Layer norm: normalises the features at each position, for each example and orientation.
 
+    It takes maps, features first. With `last=True` features are the last axis, as those of tokens `(N, T, C*G)`.
+
     >>> from quarterturn import C4
     >>> LayerNorm(C4, 8, rotate="filters")(torch.randn(2, 32, 5, 7)).shape
     torch.Size([2, 32, 5, 7])
+    >>> LayerNorm(C4, 8, rotate="filters", last=True)(torch.randn(2, 10, 32)).shape
+    torch.Size([2, 10, 32])
     """
 
+    def __init__(
+        self,
+        group: Group,
+        features: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        rotate: Rotate = "maps",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        last: bool = False,
+    ) -> None:
+        super().__init__(group, features, eps, affine, rotate, device, dtype)
+        self.last = last
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.__dict__.setdefault("last", False)  # missing in older files
+
     def forward(self, x: Tensor) -> Tensor:
+        if self.last:
+            check_last(x, self.group, self.features, "stacked" if self.rotate == "filters" else "sliced")
+            return self._over_last(x)
         _check(x, self.group, self.features, self.rotate)
         if self.rotate == "filters" and self._are_few(x):
             return _normalised_over_few(x, self.features, self.weight, self.bias, self.eps)
         if self.rotate == "filters" and ops.features_are_last(x):  # they stay so, and copies are from close by
-            split = x.movedim(1, -1).unflatten(-1, (self.features, self.group.order)).transpose(-1, -2)
-            out = F.layer_norm(split, (self.features,), self.weight, self.bias, self.eps)
-            return out.transpose(-1, -2).flatten(-2).movedim(-1, 1)
+            return self._over_last(x.movedim(1, -1)).movedim(-1, 1)
         split = split_orientations(x, self.group) if self.rotate == "filters" else x
         out = F.layer_norm(split.movedim(1, -1), (self.features,), self.weight, self.bias, self.eps).movedim(-1, 1)
         return out.flatten(1, 2) if self.rotate == "filters" else out
+
+    def _over_last(self, x: Tensor) -> Tensor:
+        """Layer norm with features as the last axis: of stacked ones, orientations go before them and back."""
+        if self.rotate == "maps":
+            return F.layer_norm(x, (self.features,), self.weight, self.bias, self.eps)
+        split = x.unflatten(-1, (self.features, self.group.order)).transpose(-1, -2)
+        out = F.layer_norm(split, (self.features,), self.weight, self.bias, self.eps)
+        return out.transpose(-1, -2).flatten(-2)
 
     def _are_few(self, x: Tensor) -> bool:
         """Whether torch's layer norm, which takes the features of one position at a time, has too few of them."""

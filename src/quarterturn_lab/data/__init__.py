@@ -5,6 +5,8 @@ from importlib import import_module
 
 from quarterturn_lab.data.dataset import Data, Settings
 
+OWN_IMAGES = "images"  # the loader of the user's own images, whatever their layout
+
 LOADERS = {
     "synthetic": "quarterturn_lab.data.synthetic",
     "plankton": "quarterturn_lab.data.plankton",
@@ -15,6 +17,7 @@ LOADERS = {
     "galaxies": "quarterturn_lab.data.galaxies",
     "aerial": "quarterturn_lab.data.aerial",
     "nuclei": "quarterturn_lab.data.nuclei",
+    OWN_IMAGES: "quarterturn_lab.data.own_images",
 }
 
 

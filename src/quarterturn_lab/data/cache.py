@@ -5,13 +5,14 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quarterturn_lab.data.watch import watched
 from quarterturn_lab.files import no_space
 
 VERSION = 2  # of the format; a change makes new folders
@@ -25,19 +26,26 @@ def root() -> Path:
 
 
 def fingerprint(settings: dict[str, Any], paths: Iterable[tuple[str, Path]] = ()) -> str:
-    """A key from the settings, and the names and contents of the files."""
+    """A key from the settings, and the names and contents of the files; those that cannot be read count as empty."""
     digest = hashlib.sha256(json.dumps({"version": VERSION, **settings}, sort_keys=True).encode())
-    for name, path in paths:
-        content = path.read_bytes()
+    files = list(paths)
+    for name, path in watched("reading", files, len(files)):
+        try:
+            content = path.read_bytes() if path.is_file() else b""
+        except OSError:
+            content = b""
         digest.update(f"\n{name} {len(content)}\n".encode())
         digest.update(content)
     return digest.hexdigest()[:32]
 
 
-Made = tuple[NDArray[Any], dict[str, Any]]
+# The images, as one array or one after the other (equal in shape but for the first axis), and their metadata, complete
+# when all images are there.
+Made = tuple[NDArray[Any] | Iterator[NDArray[Any]], dict[str, Any]]
+Kept = tuple[NDArray[Any], dict[str, Any]]
 
 
-def cached(key: str, make: Callable[[], Made]) -> Made:
+def cached(key: str, make: Callable[[], Made]) -> Kept:
     """The images, memory-mapped, and their metadata; made first if they are not in the cache.
 
     They are written to a temporary folder that is then renamed: readers see all or nothing, and of two writers one
@@ -50,7 +58,7 @@ def cached(key: str, make: Callable[[], Made]) -> Made:
         scratch = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=root()))
         try:
             with no_space(f"the cache of decoded images in {root()} ($QUARTERTURN_CACHE sets another folder)"):
-                _save(scratch / "images.npy", images)
+                _save(scratch / "images.npy", iter([images]) if isinstance(images, np.ndarray) else images)
                 (scratch / "about.json").write_text(json.dumps(about))
             try:
                 scratch.rename(folder)
@@ -62,11 +70,25 @@ def cached(key: str, make: Callable[[], Made]) -> Made:
     return np.load(folder / "images.npy", mmap_mode="r"), json.loads((folder / "about.json").read_text())
 
 
-def _save(path: Path, images: NDArray[Any]) -> None:
-    """Like np.save, but a full disk raises its own error."""
+def _save(path: Path, parts: Iterator[NDArray[Any]]) -> None:
+    """Write arrays as one, like np.save of their concatenation, but a full disk raises its own error.
+
+    Each is written as it comes, so that they need not fit into memory together; the header is written again at the end.
+    """
     with path.open("wb") as file:
-        header = {"descr": images.dtype.str, "fortran_order": False, "shape": images.shape}
-        np.lib.format.write_array_header_1_0(file, header)
-        file.write(np.ascontiguousarray(images).data)
+        length = 0
+        for part in parts:
+            if not length:
+                first = part
+                _header(file, first, len(part))
+            length += len(part)
+            file.write(np.ascontiguousarray(part).data)
+        file.seek(0)
+        _header(file, first, length)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _header(file: IO[bytes], part: NDArray[Any], length: int) -> None:
+    header = {"descr": part.dtype.str, "fortran_order": False, "shape": (length, *part.shape[1:])}
+    np.lib.format.write_array_header_1_0(file, header)  # it leaves room for any length

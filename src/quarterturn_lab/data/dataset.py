@@ -5,7 +5,7 @@ Nothing here needs torch.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,7 @@ class Dataset:
     valid: Indices = field(default_factory=lambda: NO_IMAGES)
     task: str = "classes"
     bands: tuple[int, ...] = ()  # the distinct numbers of channels of the files
+    centred: bool = False  # each channel is scaled by its mean and deviation, bytes too
 
 
 class Ragged:
@@ -79,13 +80,15 @@ class Settings(ImageSettings):
     folder: str | None
     side: int
     channels: int
+    validation: float = 0.0  # for loaders that hold out validation images themselves
+    rules: Literal[1, 2] = 1  # of reading: 2 is for the user's own images, see images.py
 
     def cache_key(self) -> dict[str, Any]:
-        """The settings that affect the cached arrays."""
-        found = self.model_dump(exclude={"folder", "skip_bad", "max_pixels"})
-        if not self.floats:  # added later: older caches and runs have no such key
-            del found["floats"]
-        return found
+        """The settings that affect the cached arrays. Those added later count only if they are used."""
+        names = {"side", "channels", "longest", "invert"}
+        return self.model_dump(
+            include=names | ({"floats"} if self.floats else set()) | ({"rules"} if self.rules > 1 else set())
+        )
 
 
 def subset(data: Data, size: int | None, seed: int) -> Data:

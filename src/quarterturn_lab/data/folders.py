@@ -1,6 +1,7 @@
 """Images in one folder for each class: `DIR/<class>/<image>`. Classes are sorted by name."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,10 @@ Split = Callable[[list[str], NDArray[np.int64]], NDArray[np.bool_]]
 
 
 def load(settings: Settings) -> Dataset:
-    """The images of all class folders; a tenth of each class is for testing."""
+    """The images of all class folders; a tenth of each class, or `test_part`, is for testing."""
     folder = existing(settings.folder, TREE)
-    return from_class_folders(folder, settings, TREE.format(folder=folder))
+    split = partial(splits.stratified, part=settings.test_part) if settings.test_part else None
+    return from_class_folders(folder, settings, TREE.format(folder=folder), split)
 
 
 def existing(folder: str | None, tree: str) -> Path:

@@ -1,6 +1,9 @@
 """Images with label maps of the same size, read for the loaders of scenes."""
 
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +12,7 @@ from PIL import Image
 from quarterturn_lab.data import cache, images
 from quarterturn_lab.data.dataset import NO_IMAGES, Ragged, Scenes, Settings
 from quarterturn_lab.data.numeric_files import quiet
-from quarterturn_lab.data.read_all import by_stem, check_none_bad, every
+from quarterturn_lab.data.read_all import by_stem, check_none_bad, each
 from quarterturn_lab.errors import DataError
 
 Pair = tuple[str, Path, Path]  # name, image, label map
@@ -40,20 +43,26 @@ def read(kind: str, pairs: list[Pair], settings: Settings, instances: bool, leas
     label_of = {path: label for _, path, label in pairs}
 
     def make() -> cache.Made:
-        scenes, bad = every(
-            [(name, path) for name, path, _ in pairs],
-            lambda path: one(path, label_of[path], settings, instances, least),
-            settings.skip_bad,
-        )
-        pixels = [image.ravel() for image, _, _ in scenes.values()]
-        labels = [labels.ravel().view(np.uint8) for _, labels, _ in scenes.values()]  # two bytes each, after all images
-        about = {
-            "names": list(scenes),
-            "shapes": [image.shape for image, _, _ in scenes.values()],
-            "bad": bad,
-            "bands": sorted({bands for _, _, bands in scenes.values()}),
-        }
-        return np.concatenate([*pixels, *labels]), about
+        about: dict[str, Any] = {"names": [], "shapes": [], "bad": [], "bands": []}
+
+        def arrays() -> Iterator[NDArray[np.uint8]]:
+            maps = []  # two bytes for each pixel, after all images; until then they are compressed
+            pictures = [(name, path) for name, path, _ in pairs]
+            for name, (image, labels, bands) in each(
+                pictures,
+                lambda path: one(path, label_of[path], settings, instances, least),
+                settings.skip_bad,
+                about["bad"],
+            ):
+                about["names"].append(name)
+                about["shapes"].append(image.shape)
+                about["bands"] = sorted({*about["bands"], bands})
+                maps.append(zlib.compress(labels.tobytes(), 1))
+                yield image.ravel()
+            for packed in maps:
+                yield np.frombuffer(zlib.decompress(packed), dtype=np.uint8)
+
+        return arrays(), about
 
     flat, about = cache.cached(key, make)
     check_none_bad(about["bad"], files, settings.skip_bad)

@@ -1,14 +1,20 @@
 """Reads image files as arrays `(C, H, W)`, and fits them to the square input of a network.
 
+`settings.rules` says how. 1 is for the paper's experiments: pixels as they are stored, 16 bits cut to 8, squares filled
+with black. 2 is for the user's own images: turned as the camera says (EXIF), more than 8 bits only with `floats`, one
+frame in a file, squares filled with the median of the image's own border.
+
 Nothing here needs torch.
 """
 
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 
 from quarterturn_lab.data import numeric_files
 from quarterturn_lab.data.dataset import Settings
@@ -17,6 +23,24 @@ from quarterturn_lab.errors import DataError
 Array = NDArray[Any]
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".pgm", ".ppm"})
 SUFFIXES |= numeric_files.FITS
+Image.MAX_IMAGE_PIXELS = None  # the limit is `max_pixels`, which is checked before an image is decoded
+
+
+def fault_of(path: Path) -> str | None:
+    """Why a path cannot be read as a file; None if it can."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return "is a link to a file that does not exist" if path.is_symlink() else "no longer exists"
+    except OSError as error:
+        return f"cannot be opened ({error.strerror})"
+    if stat.S_ISDIR(mode):
+        return "is a folder, not an image"
+    if not stat.S_ISREG(mode):
+        return "is not a file of data (a pipe, socket or device)"
+    if not os.access(path, os.R_OK):
+        return "may not be read (permission denied)"
+    return None
 
 
 def read(path: Path, settings: Settings) -> Array:
@@ -31,6 +55,9 @@ def decoded(path: Path, settings: Settings, scaled: bool = False) -> tuple[Array
     values and channels of the file are kept. `scaled`: the image will be `fitted`, so a JPEG may be decoded at lower
     resolution. Unreadable files raise.
     """
+    fault = fault_of(path)
+    if fault:
+        raise DataError(f"{path} {fault}")
     if settings.floats:
         array = numeric_files.read(path, settings.max_pixels)
         if len(array) != settings.channels:
@@ -48,17 +75,17 @@ def decoded(path: Path, settings: Settings, scaled: bool = False) -> tuple[Array
         with numeric_files.quiet(), Image.open(path) as image:  # no warning for Pillow's own pixel limit
             width, height = image.size
             if width * height <= settings.max_pixels:
+                if settings.rules == 2:
+                    check_is_one_picture(path, image)
                 if scaled:
                     image.draft(None, (least, least))
-                picture = _eight_bits(image)
+                picture = _eight_bits(ImageOps.exif_transpose(image) if settings.rules == 2 else image)
                 colours = np.asarray(picture.convert("RGB")) if picture.mode != "L" else None
                 plain = np.asarray(picture.convert(mode))
-    except Image.DecompressionBombError:
-        raise DataError(
-            f"{path} has far more pixels than the limit of {settings.max_pixels:,}: make it smaller"
-        ) from None
     except FileNotFoundError:
         raise DataError(f"{path} no longer exists") from None
+    except DataError:
+        raise
     except (OSError, SyntaxError, ValueError, IndexError, MemoryError) as error:
         hint = "; for floats or many channels use --floats" if path.suffix.lower() in numeric_files.TIFF else ""
         raise DataError(f"{path} cannot be read ({error}): it is damaged, truncated or not an image{hint}") from None
@@ -69,6 +96,29 @@ def decoded(path: Path, settings: Settings, scaled: bool = False) -> tuple[Array
         return array, (1,)
     red, green, blue = colours.transpose(2, 0, 1)
     return array, (1, 3) if np.array_equal(red, green) and np.array_equal(green, blue) else (3,)
+
+
+def check_is_one_picture(path: Path, image: Image.Image) -> None:
+    """Raise if an open file has several frames, or more bits than bytes can hold."""
+    frames = getattr(image, "n_frames", 1)
+    if frames > 1 and image.format != "MPO":  # phones put a small second picture into their JPEG files
+        raise DataError(f"{path} has {frames} pages or frames: save the one to use as a file of its own")
+    bits = bits_of(image)
+    if bits > 8:
+        raise DataError(f"{path} has {bits} bits for each value: use --floats to keep them")
+
+
+def bits_of(image: Image.Image) -> int:
+    """Bits for each value of an open file, before Pillow cuts them to 8."""
+    if image.mode in ("I", "F"):
+        return 32
+    stored = getattr(image, "tag_v2", {}).get(258)  # BitsPerSample of a TIFF
+    if stored:
+        return int(max(stored if isinstance(stored, tuple) else (stored,)))
+    tile = getattr(image, "tile", ())
+    args = tile[0].args if tile else ""
+    raw = str(args[0] if isinstance(args, tuple) and args else args)
+    return 16 if raw.endswith((";16B", ";16L", ";16N")) or image.mode.startswith("I;16") else 8
 
 
 def has_channels(path: Path, count: int) -> str:
@@ -94,7 +144,8 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 def fitted(array: Array, settings: Settings) -> Array:
     """`(C, H, W)` -> `(C, side, side)`: the longest side scaled to `longest`, then cropped or padded to a square.
 
-    Padding is 0 for bytes (black, or inverted white), and the median of each channel for floats.
+    Padding is 0 for bytes (black, or inverted white), and the median of each channel for floats; with the second rules
+    the median of its border.
     """
     side, longest = settings.side, settings.longest or settings.side
     factor = longest / max(array.shape[1:])
@@ -105,10 +156,18 @@ def fitted(array: Array, settings: Settings) -> Array:
     if settings.invert:
         scaled = 255 - scaled
     out = np.zeros((len(scaled), side, side), dtype=scaled.dtype)
-    if settings.floats:
+    if settings.rules == 2:
+        out += np.median(_border(scaled), axis=1).astype(scaled.dtype)[:, None, None]
+    elif settings.floats:
         out += np.median(scaled, axis=(1, 2), keepdims=True)
     height, width = min(height, side), min(width, side)
     top, left = (side - height) // 2, (side - width) // 2
     up, before = (scaled.shape[1] - height) // 2, (scaled.shape[2] - width) // 2
     out[:, top : top + height, left : left + width] = scaled[:, up : up + height, before : before + width]
     return out
+
+
+def _border(array: Array) -> Array:
+    """The pixels at the four edges, `(C, count)`."""
+    edges = (array[:, 0], array[:, -1], array[:, :, 0], array[:, :, -1])
+    return np.concatenate(edges, axis=1)

@@ -30,12 +30,12 @@ class Scaling:
 def scaling_of(data: Data) -> Scaling:
     """The scaling of a data set, estimated from up to 1,000 training images or 50 scenes.
 
-    Byte images keep their background at zero: all channels share one factor. Float images and scenes are standardised
-    by the mean and standard deviation of each channel.
+    Byte images keep their background at zero: all channels share one factor. Float images, scenes and the user's own
+    images are standardised by the mean and standard deviation of each channel.
     """
     if isinstance(data, Dataset):
         some = data.images[data.train[:: max(1, len(data.train) // 1000)][:1000]]
-        if some.dtype == np.uint8:
+        if some.dtype == np.uint8 and not data.centred:
             deviation = float(np.std(some.astype(np.float32) / 255))
             return Scaling((0.0,) * some.shape[1], (1.0 / max(deviation, 1e-3) / 255,) * some.shape[1])
         channels = [some[:, c].ravel() for c in range(some.shape[1])]

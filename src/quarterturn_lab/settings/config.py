@@ -8,6 +8,7 @@ from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.settings.networks import Net
 
 Precision = Literal["fp32", "bf16", "fp16"]
+Task = Literal["auto", "classes", "tags", "numbers", "answers", "pixels", "regions", "instances"]
 
 # Settings that may change when a run is resumed: they do not affect its result.
 FREE = frozenset({"data", "device", "checkpoint_seconds", "tensorboard", "track", "score_turns"})
@@ -64,6 +65,28 @@ class ImageSettings(BaseModel):
     ] = False
     skip_bad: Annotated[bool, Field(description="Skip images that cannot be read, and count them.")] = False
     max_pixels: Annotated[int, Field(ge=1, description="Refuse images with more pixels than this.")] = MAX_PIXELS
+    labels: Annotated[
+        str | None,
+        Field(description="Table of labels (CSV), or `folders` to learn the names of the folders. Default: as found."),
+    ] = None
+    columns: Annotated[
+        tuple[str, ...], Field(description="Columns of the table to learn. Default: all that can be learned.")
+    ] = ()
+    task: Annotated[
+        Task,
+        Field(description="What to learn, if the files leave it open, such as numbers instead of classes."),
+    ] = "auto"
+    groups_by: Annotated[
+        str | None,
+        Field(
+            description="Keep images of one specimen in one part: a column of the table, or a regular expression "
+            "whose match in the name says which specimen."
+        ),
+    ] = None
+    test_part: Annotated[
+        float | None,
+        Field(gt=0, lt=1, description="Fraction of the images for the test. Default: 0.15, a tenth in `train`."),
+    ] = None
 
 
 class Config(ImageSettings):

@@ -1,0 +1,221 @@
+"""The user's own images: every layout from a small folder, every bad input by its message, and the split."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from labtools import class_folders
+from PIL import Image
+
+from quarterturn_lab.data.dataset import Dataset, Settings
+from quarterturn_lab.data.look import look
+from quarterturn_lab.data.own_images import load
+from quarterturn_lab.data.scaling import scaling_of
+from quarterturn_lab.data.splits import three_parts
+from quarterturn_lab.data.watch import watching
+from quarterturn_lab.errors import ConfigError, DataError
+
+
+def own(folder: Path, **changes: object) -> Settings:
+    return Settings(folder=str(folder), **{"side": 16, "channels": 1, "rules": 2, **changes})
+
+
+def agree(folder: Path, **changes: object) -> Dataset:
+    """What is loaded, after a check that it is what was announced."""
+    found = look(own(folder, **changes))
+    data = load(own(folder, channels=found.channels, floats=found.floats, **changes))
+    assert (found.task, found.classes, found.images) == (data.task, data.classes, len(data.names))
+    assert found.parts == {"train": len(data.train), "valid": len(data.valid), "test": len(data.test)}
+    together = np.concatenate([data.train, data.valid, data.test])
+    assert sorted(together) == list(range(len(data.names)))
+    return data
+
+
+# --- class folders ----------------------------------------------------------------------------------------------------
+
+
+def test_class_folders_have_three_parts_with_every_class(tmp_path: Path) -> None:
+    data = agree(class_folders(tmp_path, 20))
+    assert data.classes == ("ant", "bee")
+    assert [len(part) for part in (data.train, data.valid, data.test)] == [28, 6, 6]
+    for part in (data.train, data.valid, data.test):
+        assert set(data.labels[part]) == {0, 1}
+    scaled = scaling_of(data)(data.images[data.train])
+    assert abs(scaled.mean()) < 0.01
+    assert abs(scaled.std() - 1) < 0.01  # centred, though the files hold bytes
+
+
+def test_class_folders_may_have_folders_inside(tmp_path: Path) -> None:
+    for name in ("ant", "bee"):
+        class_folders(tmp_path / name, 5, ("nest 1", "nest 2"))
+    data = agree(tmp_path)
+    assert data.classes == ("ant", "bee")
+    assert len(data.names) == 20
+    assert "ant/nest 1/0.png" in data.names
+
+
+def test_the_users_own_parts_are_kept(tmp_path: Path) -> None:
+    for part, count in (("train", 6), ("val", 2), ("test", 3)):
+        class_folders(tmp_path / part, count)
+    data = agree(tmp_path)
+    assert [len(part) for part in (data.train, data.valid, data.test)] == [12, 4, 6]
+    assert {data.names[i].split("/")[0] for i in data.test} == {"test"}
+    assert {data.names[i].split("/")[0] for i in data.valid} == {"val"}
+    assert data.classes == ("ant", "bee")
+    with pytest.raises(ConfigError, match="leave --test-part out"):
+        load(own(tmp_path, test_part=0.3))
+    with pytest.raises(ConfigError, match="leave --validation out"):
+        load(own(tmp_path, validation=0.3))
+
+
+def test_a_missing_part_is_cut_from_the_training_images(tmp_path: Path) -> None:
+    class_folders(tmp_path / "train", 20)
+    class_folders(tmp_path / "test", 3)
+    data = agree(tmp_path)
+    assert [len(part) for part in (data.train, data.valid, data.test)] == [34, 6, 6]
+
+
+def test_parts_of_other_sizes(tmp_path: Path) -> None:
+    data = agree(class_folders(tmp_path, 20), test_part=0.3, validation=0.1)
+    assert [len(part) for part in (data.train, data.valid, data.test)] == [24, 4, 12]
+
+
+def test_labels_belong_to_the_fingerprint_and_pixels_are_decoded_once(tmp_path: Path) -> None:
+    root = class_folders(tmp_path, 8)
+    seen: list[str] = []
+    with watching(lambda what, done, total: seen.append(what)):
+        one = load(own(root))
+    assert seen.count("reading") == seen.count("decoding") == 16
+    seen.clear()
+    with watching(lambda what, done, total: seen.append(what)):
+        other = load(own(root, test_part=0.3))
+    assert set(seen) == {"reading"}
+    assert one.fingerprint != other.fingerprint
+
+
+# --- the split --------------------------------------------------------------------------------------------------------
+
+specimens = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), min_size=3, max_size=30)  # class, images
+
+
+@given(specimens)
+@settings(max_examples=200, deadline=None)
+def test_specimens_stay_together_and_every_class_is_everywhere(found: list[tuple[int, int]]) -> None:
+    names, labels, group = [], [], {}
+    for number, (label, count) in enumerate(found):
+        for i in range(count):
+            names.append(f"{number}-{i}.png")
+            labels.append(label)
+            group[names[-1]] = f"specimen {number}"
+    of_class = {label: sum(other == label for other, _ in found) for label, _ in found}
+    if max(of_class.values()) < 3:
+        return
+    parts = three_parts(names, labels, group, {})
+    where = {}
+    for part, indices in parts.items():
+        for i in indices:
+            assert where.setdefault(group[names[i]], part) == part
+        assert {label for label, count in of_class.items() if count >= 3} <= {labels[i] for i in indices}
+    assert sorted(np.concatenate(list(parts.values()))) == list(range(len(names)))
+    assert {label for label in of_class} == {labels[i] for i in parts["train"]}
+    order = np.random.default_rng(0).permutation(len(names))
+    again = three_parts([names[i] for i in order], [labels[i] for i in order], group, {})
+    for part in parts:
+        assert {names[i] for i in parts[part]} == {names[order[i]] for i in again[part]}  # by names, not by places
+
+
+def test_a_large_specimen_trains() -> None:
+    names = [f"a{i}" for i in range(100)] + ["b", "c"]
+    parts = three_parts(names, [0] * 102, {name: name[0] for name in names}, {})
+    assert {part: len(found) for part, found in parts.items()} == {"train": 100, "valid": 1, "test": 1}
+
+
+def test_too_few_images_to_split(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="at least 3 of each class"):
+        look(own(class_folders(tmp_path, 1)))
+
+
+# --- bad files --------------------------------------------------------------------------------------------------------
+
+
+def bad_tree(root: Path) -> Path:
+    class_folders(root, 12)
+    (root / "ant/dangling.png").symlink_to(root / "nowhere.png")
+    (root / "ant/folder.jpg").mkdir()
+    os.mkfifo(root / "bee/pipe.png")
+    (root / "bee/empty.png").write_bytes(b"")
+    (root / "bee/text.png").write_text("not an image")
+    return root
+
+
+BAD = {
+    "ant/dangling.png": "a link to a file that does not exist",
+    "ant/folder.jpg": "is a folder",
+    "bee/pipe.png": "a pipe",
+    "bee/empty.png": "is empty",
+    "bee/text.png": "not an image",
+}
+
+
+def test_bad_files_are_named_or_skipped(tmp_path: Path) -> None:
+    root = bad_tree(tmp_path)
+    found = look(own(root))
+    assert set(found.bad) == set(BAD)
+    for name, words in BAD.items():
+        assert words in found.bad[name]
+    assert found.images == 24
+    assert all(name in "\n".join(found.lines()) for name in BAD)
+    with pytest.raises(DataError, match=r"ant/dangling\.png is a link to .*--skip-bad"):
+        load(own(root))
+    data = agree(root, skip_bad=True)
+    assert set(data.bad) == set(BAD)
+
+
+def test_a_folder_without_images_shows_the_layouts(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"it is empty; expected [\s\S]*<class>"):
+        look(own(tmp_path))
+    (tmp_path / "notes.docx").write_text("x")
+    with pytest.raises(DataError, match=r"found notes\.docx; expected [\s\S]*<class>"):
+        look(own(tmp_path))
+    with pytest.raises(DataError, match="does not exist; expected"):
+        look(own(tmp_path / "nowhere"))
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def test_images_are_turned_as_the_camera_says(tmp_path: Path) -> None:
+    root = class_folders(tmp_path, 4)
+    pixels = np.zeros((16, 16), dtype=np.uint8)
+    pixels[:4] = 200  # the top is bright
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be shown after a quarter turn clockwise
+    Image.fromarray(pixels).save(root / "ant/turned.jpg", exif=exif, quality=95)
+    data = load(own(root))
+    found = data.images[data.names.index("ant/turned.jpg"), 0]
+    assert found[:, -4:].mean() > 180
+    assert found[:, :12].mean() < 20
+
+
+def test_squares_are_filled_with_the_border_of_the_image(tmp_path: Path) -> None:
+    root = class_folders(tmp_path, 4)
+    pixels = np.full((8, 16), 180, dtype=np.uint8)
+    pixels[2:6, 4:12] = 20
+    Image.fromarray(pixels).save(root / "ant/wide.png")
+    data = load(own(root))
+    found = data.images[data.names.index("ant/wide.png"), 0]
+    assert (found[:4] == 180).all()
+    assert (found[-4:] == 180).all()
+    assert np.array_equal(found[4:12], pixels)
+
+
+def test_several_frames_are_refused(tmp_path: Path) -> None:
+    root = class_folders(tmp_path, 4)
+    frames = [Image.new("L", (16, 16), i) for i in range(3)]
+    frames[0].save(root / "ant/film.gif", save_all=True, append_images=frames[1:])
+    assert "has 3 pages or frames: save the one" in look(own(root)).bad["ant/film.gif"]
+    with pytest.raises(DataError, match="has 3 pages or frames: save the one"):
+        load(own(root))
