@@ -35,7 +35,7 @@ test: $(INSTALLED)
 # Not in .venv: timm brings torchvision, which breaks packages that merely find it beside a torch without CUDA.
 $(INSTALLED_TIMM): pyproject.toml constraints.txt tests/timm/requirements.txt $(KERNEL)
 	test -x $(VENV_TIMM)/bin/python || $(PYTHON) -m venv $(VENV_TIMM)
-	$(VENV_TIMM)/bin/python -m pip install -q -c constraints.txt -r tests/timm/requirements.txt -e .
+	$(VENV_TIMM)/bin/python -m pip install -q -c constraints.txt -r tests/timm/requirements.txt -e ".[lab,onnx]"
 	touch $@
 
 test-timm: $(INSTALLED_TIMM)

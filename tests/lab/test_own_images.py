@@ -120,7 +120,7 @@ def test_specimens_stay_together_and_every_class_is_everywhere(found: list[tuple
             assert where.setdefault(group[names[i]], part) == part
         assert {label for label, count in of_class.items() if count >= 3} <= {labels[i] for i in indices}
     assert sorted(np.concatenate(list(parts.values()))) == list(range(len(names)))
-    assert {label for label in of_class} == {labels[i] for i in parts["train"]}
+    assert set(of_class) == {labels[i] for i in parts["train"]}
     order = np.random.default_rng(0).permutation(len(names))
     again = three_parts([names[i] for i in order], [labels[i] for i in order], group, {})
     for part in parts:

@@ -4,7 +4,9 @@ from itertools import product
 
 import numpy as np
 import pytest
+import torch
 
+from quarterturn_lab.data.dataset import VOID
 from quarterturn_lab.evaluation import segmentation
 from quarterturn_lab.evaluation.classification import rmse
 from quarterturn_lab.evaluation.tasks import TASKS
@@ -152,3 +154,19 @@ def test_no_score_changes_as_everything_is_turned(rng: np.random.Generator) -> N
         again = TASKS["instances"].scores([np.rot90(p, quarters)], [np.rot90(t, quarters)])
         assert again == pytest.approx(first)
     assert set(first) == {"auc", "break_even", "dice", "average_precision"}
+
+
+def test_regions_are_scored_by_class_and_void_pixels_do_not_count(rng: np.random.Generator) -> None:
+    truths = [rng.integers(0, 3, (9, 7)), rng.integers(0, 2, (5, 5))]
+    found = [rng.random((4, *truth.shape)) for truth in truths]
+    scores = TASKS["regions"].scores(found, truths)
+    said = np.concatenate([p.argmax(0).ravel() for p in found])
+    true = np.concatenate([t.ravel() for t in truths])
+    dice = [2 * ((said == c) & (true == c)).sum() / ((said == c).sum() + (true == c).sum()) for c in range(4)]
+    assert scores == pytest.approx({"dice": np.mean(dice), "accuracy": (said == true).mean()})
+    hidden = [np.where(truth == p.argmax(0), truth, VOID) for p, truth in zip(found, truths, strict=True)]
+    assert TASKS["regions"].scores(found, hidden) == {"dice": 1.0, "accuracy": 1.0}
+    outputs, labels = torch.randn(2, 4, 3, 3, dtype=torch.float64), torch.randint(0, 4, (2, 3, 3))
+    part = labels.clone()
+    part[0] = VOID
+    torch.testing.assert_close(TASKS["regions"].loss(outputs, part), TASKS["regions"].loss(outputs[1:], labels[1:]))

@@ -19,6 +19,7 @@ from torch import nn
 from quarterturn_lab import files
 from quarterturn_lab.errors import ConfigError, RunError
 from quarterturn_lab.evaluation.score import evaluate
+from quarterturn_lab.models.libraries import from_factory
 from quarterturn_lab.progress import Bars, clock
 from quarterturn_lab.report.table import lines_of, shown
 from quarterturn_lab.runs import environment, network, run_directory
@@ -447,6 +448,18 @@ def net(channels, side, outputs):
 """
 
 
+def test_a_network_of_ones_own_may_import_its_neighbours_when_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "late_neighbour.py").write_text(FACTORY)
+    (tmp_path / "late_nets.py").write_text(
+        "def net(**sizes):\n    from late_neighbour import net\n    return net(**sizes)"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [path for path in sys.path if path not in ("", str(tmp_path))])
+    assert network.net_for(tiny(factory="late_nets:net"), ("a", "b"))[1].out_features == 2
+
+
 def test_a_network_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_nets.py").write_text(FACTORY)
     monkeypatch.chdir(tmp_path)
@@ -460,7 +473,7 @@ def test_a_network_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         "own_nets:ne": "did you mean",
     }.items():
         with pytest.raises(Exception, match=message):
-            network.from_factory(name)
+            from_factory(name)
 
 
 # --- many runs --------------------------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ def export(
         raise unknown("value of free", free, ("nothing", "batch", "sizes"))
     onnxruntime = _onnxruntime()
     plain = to_plain(model, example, dynamic=free == "sizes", fold=fold)
+    plain.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # torch fails with others at 1 x 1
     program = _exported(plain, example, free)
     path = Path(file)
     with _quietly():

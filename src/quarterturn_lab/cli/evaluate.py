@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from quarterturn_lab.errors import ConfigError
-from quarterturn_lab.evaluation.classification import confusion, recalls, rmse
+from quarterturn_lab.evaluation.classification import confusion, f1_by_tag, recalls, rmse
 from quarterturn_lab.evaluation.score import labels_of, predict
 from quarterturn_lab.evaluation.tasks import TASKS
 from quarterturn_lab.files import write_atomically
@@ -31,8 +31,10 @@ def evaluate_run(directory: Path, turns: int, data_folder: str | None) -> None:
         print(f"{name}: " + "  ".join(f"{key} {value:.4f}" for key, value in found.items()))
     if data.task == "classes":
         record |= _class_by_class(plain, labels, data.classes)
-    elif data.task == "answers":
+    elif data.task in ("answers", "numbers"):
         record |= _answer_by_answer(plain, labels, data.classes)
+    elif data.task == "tags":
+        record |= _tag_by_tag(plain, labels, data.classes)
     else:
         each = [scores([p], [t]) for p, t in zip(plain, labels, strict=True)]
         record["images"] = {data.names[i]: found for i, found in zip(data.test, each, strict=True)}
@@ -50,6 +52,15 @@ def _class_by_class(probabilities: Any, labels: Any, classes: tuple[str, ...]) -
         taken = f" ({classes[others.argmax()]}, {others.max()})" if others.max() > 0 else ""
         print(f"{recalls(counts)[label]:8.3f}  {counts[label].sum():6d}  {classes[label]}{taken}")
     return {"classes": list(classes), "confusion": counts.tolist()}
+
+
+def _tag_by_tag(predicted: Any, labels: Any, tags: tuple[str, ...]) -> dict[str, Any]:
+    """F1 of each tag at probability one half, and how many images have it."""
+    found = f1_by_tag(predicted >= 0.5, labels > 0.5)
+    print(f"\n{'F1':>8}  {'images':>6}  tag")
+    for i, name in enumerate(tags):
+        print(f"{found[i]:8.3f}  {int((labels[:, i] > 0.5).sum()):6d}  {name}")
+    return {"tags": dict(zip(tags, found.tolist(), strict=True))}
 
 
 def _answer_by_answer(predicted: Any, labels: Any, answers: tuple[str, ...]) -> dict[str, Any]:

@@ -20,7 +20,10 @@ def train_one(name: str, seed: int, factory: str | None, root: Path, options: di
     with Bars() as bars:
         label = f"{directory.parent.name} seed {seed}"
         result = training_run.run(
-            config, directory, lambda step, total, loss: bars.update(label, step, total, loss, config.batch_images)
+            config,
+            directory,
+            lambda step, total, loss: bars.update(label, step, total, loss, config.batch_images),
+            print,
         )
     for part in ("test", "test_4_turns", "valid", "train"):
         if part in result:

@@ -17,11 +17,30 @@ Indices = NDArray[np.int64]
 NO_IMAGES: Indices = np.zeros(0, dtype=np.int64)
 
 
+VOID = 65535  # the label of pixels that do not count
+
+
+@dataclass(frozen=True)
+class Units:
+    """From what a network learns (mean 0, deviation 1 over the training images) to the user's units, by column.
+
+    >>> Units((20.0,), (5.0,))(np.array([[-1.0], [2.0]])).tolist()
+    [[15.0], [30.0]]
+    """
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    def __call__(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        return values.astype(np.float64) * np.array(self.deviation) + np.array(self.mean)
+
+
 @dataclass(frozen=True)
 class Dataset:
     """Images `(N, C, S, S)`, often a memory map; `train`, `valid` and `test` are indices into them.
 
-    Labels are class indices `(N,)`, or shares `(N, answers)` in [0, 1], with the names of the answers as `classes`.
+    Labels are class indices `(N,)`, shares `(N, answers)` in [0, 1], tags `(N, tags)` that are 0 or 1, or numbers `(N,
+    columns)`, which `units` turns into the user's. `classes` has the names of the classes, answers, tags or columns.
     Images may be larger than the network's input: augmentation uses the rest, evaluation crops the centre.
     """
 
@@ -37,6 +56,7 @@ class Dataset:
     task: str = "classes"
     bands: tuple[int, ...] = ()  # the distinct numbers of channels of the files
     centred: bool = False  # each channel is scaled by its mean and deviation, bytes too
+    units: Units | None = None  # of the labels and outputs, for numbers
 
 
 class Ragged:
@@ -56,7 +76,10 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Scenes:
-    """Images `(C, H, W)` of any size with label maps `(H, W)`: 0 is the background, other numbers are instances."""
+    """Images `(C, H, W)` of any size with label maps `(H, W)`.
+
+    0 is the background, and other numbers are instances; or, for regions, they are classes, and `VOID` does not count.
+    """
 
     images: Ragged
     labels: Ragged

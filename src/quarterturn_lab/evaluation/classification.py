@@ -1,5 +1,7 @@
 """Scores of classifiers: cross-entropy, accuracy, confusion, recall; and RMSE."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,13 +23,33 @@ def scores(probabilities: Array, labels: NDArray[np.int64]) -> dict[str, float]:
     }
 
 
-def rmse(predicted: Array, labels: NDArray[np.float32]) -> float:
+def rmse(predicted: Array, labels: NDArray[Any]) -> float:
     """The root mean square error.
 
     >>> rmse(np.array([[0.5, 1.0]]), np.array([[0.5, 0.0]], dtype=np.float32)) == 0.5**0.5
     True
     """
     return float(np.sqrt(np.mean((predicted - labels.astype(np.float64)) ** 2)))
+
+
+def r2_by_column(predicted: Array, labels: NDArray[np.float64]) -> Array:
+    """For each column, the share of the variance that is explained: 1 is perfect, 0 is as good as the mean.
+
+    >>> r2_by_column(np.array([[1.0], [2.0], [3.0]]), np.array([[1.0], [2.0], [3.0]])).tolist()
+    [1.0]
+    """
+    left, all_of_it = ((predicted - labels) ** 2).sum(0), ((labels - labels.mean(0)) ** 2).sum(0)
+    return np.where(all_of_it > 0, 1 - left / np.where(all_of_it > 0, all_of_it, 1), np.nan)
+
+
+def f1_by_tag(predicted: NDArray[np.bool_], labels: NDArray[np.bool_]) -> Array:
+    """F1 of each tag; NaN for a tag that no image has, and none is said to have.
+
+    >>> f1_by_tag(np.array([[True, False], [True, False]]), np.array([[True, False], [False, False]])).tolist()
+    [0.6666666666666666, nan]
+    """
+    total = predicted.sum(0) + labels.sum(0)
+    return np.where(total > 0, 2 * (predicted & labels).sum(0) / np.maximum(total, 1), np.nan)
 
 
 def confusion(probabilities: Array, labels: NDArray[np.int64]) -> NDArray[np.int64]:

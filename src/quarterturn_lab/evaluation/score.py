@@ -16,7 +16,7 @@ from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.evaluation.tasks import TASKS, Scores
 from quarterturn_lab.inference.network import for_whole_images, runner
 from quarterturn_lab.inference.whole_images import Run, object_map
-from quarterturn_lab.runs.model_card import probabilities
+from quarterturn_lab.runs.model_card import answers
 from quarterturn_lab.settings.config import Config
 
 Degrees = tuple[float, ...]
@@ -32,7 +32,7 @@ def predict(
     degrees: Degrees = UNTURNED,
     scaling: Scaling | None = None,
 ) -> Any:
-    """Predicted probabilities, averaged over rotations of the images by these angles.
+    """Predicted probabilities or numbers, averaged over rotations of the images by these angles.
 
     `(len(indices), classes or answers)`; for scenes a list of maps, without the network's margin.
     `scaling` is that of the data, if no other is given.
@@ -41,7 +41,7 @@ def predict(
     if isinstance(data, Dataset):
         return _of_images(config, net, data, scaling, indices, device, degrees)
     run = runner(for_whole_images(config, net), device)
-    return [_of_scene(config, run, scaling(data.images[i]), degrees) for i in indices]
+    return [_of_scene(config, run, scaling(data.images[i]), degrees, data.task) for i in indices]
 
 
 @torch.no_grad()
@@ -58,15 +58,15 @@ def _of_images(
     parts = []
     for start in range(0, len(indices), 256):
         images = prepared(fetch(data, indices[start : start + 256], device), scaling)
-        answers = []
+        found = []
         for angle in degrees:
             seen = centre_crop(turned(images, angle), config.net.side).contiguous()
-            answers.append(probabilities(data.task, net(seen).float().cpu().numpy()))
-        parts.append(np.mean(answers, axis=0))
+            found.append(answers(data.task, net(seen).float().cpu().numpy(), data.units))
+        parts.append(np.mean(found, axis=0))
     return np.concatenate(parts)
 
 
-def _of_scene(config: Config, run: Run, image: NDArray[np.float32], degrees: Degrees) -> NDArray[np.float64]:
+def _of_scene(config: Config, run: Run, image: NDArray[np.float32], degrees: Degrees, task: str) -> NDArray[np.float64]:
     if any(angle % 90 for angle in degrees):
         raise ConfigError(
             "masks can be averaged over quarter turns only, which need no interpolation: give --turns 1, 2 or 4"
@@ -75,14 +75,15 @@ def _of_scene(config: Config, run: Run, image: NDArray[np.float32], degrees: Deg
     for angle in degrees:
         quarters = int(angle // 90)
         seen = np.ascontiguousarray(np.rot90(image, -quarters, (1, 2)))
-        maps.append(np.rot90(object_map(run, seen, config.net.margin, config.net.unet), quarters))
+        found = object_map(run, seen, config.net.margin, config.net.unet, task)
+        maps.append(np.rot90(found, quarters, (-2, -1)))
     return np.mean(maps, axis=0)
 
 
 def labels_of(config: Config, data: Data, indices: Indices) -> Any:
-    """The labels that belong to the output of `predict`."""
+    """The labels that belong to the output of `predict`, in the same units."""
     if isinstance(data, Dataset):
-        return data.labels[indices]
+        return data.units(data.labels[indices]) if data.units else data.labels[indices]
     return [inside(data.labels[i], config.net.margin) for i in indices]
 
 
@@ -120,6 +121,7 @@ def scene_error(config: Config, net: nn.Module, data: Scenes, index: int, group:
     image = torch.from_numpy(scaling_of(data)(data.images[index]))[None]
 
     def mask(x: torch.Tensor) -> torch.Tensor:
-        return torch.from_numpy(object_map(run, x[0].numpy(), config.net.margin, config.net.unet))[None, None]
+        found = object_map(run, x[0].numpy(), config.net.margin, config.net.unet, data.task)
+        return torch.from_numpy(found if found.ndim == 3 else found[None])[None]
 
     return max(equivariance_error(mask, group, image).absolute)

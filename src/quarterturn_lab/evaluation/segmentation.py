@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage  # type: ignore[import-untyped]
 
+from quarterturn_lab.data.dataset import VOID
+
 Map = NDArray[Any]
 SLACK = 3  # pixels, as in Mnih 2013
 STEPS = 256  # thresholds of the break-even point
@@ -84,6 +86,24 @@ def dice(predicted: Map, truth: Map) -> float:
     a, b = predicted > 0, truth > 0
     total = int(a.sum()) + int(b.sum())
     return 2 * int((a & b).sum()) / total if total else 1.0
+
+
+def region_counts(probabilities: Map, truth: Map) -> NDArray[np.int64]:
+    """Numbers of pixels `[true class, predicted class]` from maps `(classes, H, W)`; void pixels do not count."""
+    classes = len(probabilities)
+    counted = truth != VOID
+    pairs = truth[counted].astype(np.int64) * classes + probabilities.argmax(axis=0)[counted]
+    return np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
+
+
+def mean_dice(counts: NDArray[np.int64]) -> float:
+    """Dice averaged over the classes that are there or predicted, from `region_counts`.
+
+    >>> mean_dice(np.array([[4, 0, 0], [2, 3, 0], [0, 0, 0]])) == (8 / 10 + 6 / 8) / 2
+    True
+    """
+    total = counts.sum(0) + counts.sum(1)
+    return float(np.mean(2 * counts.diagonal()[total > 0] / total[total > 0])) if total.any() else float("nan")
 
 
 def components(mask: Map) -> NDArray[np.int64]:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from quarterturn_lab.data.dataset import VOID
 from quarterturn_lab.evaluation import classification, segmentation
 
 Scores = dict[str, float]
@@ -60,6 +61,35 @@ def instance_scores(predicted: Sequence[NDArray[Any]], labels: Sequence[NDArray[
     return {**pixel_scores(predicted, labels), "average_precision": float(np.mean(found))}
 
 
+def tag_scores(predicted: NDArray[np.float64], labels: NDArray[np.float32]) -> Scores:
+    """Binary cross-entropy, F1 at probability 0.5 averaged over tags, and the share of images with all tags right."""
+    true, likely = labels > 0.5, predicted >= 0.5
+    chance = np.where(true, predicted, 1 - predicted).clip(np.finfo(np.float64).tiny)
+    return {
+        "bce": float(-np.log(chance).mean()),
+        "f1": float(np.nanmean(classification.f1_by_tag(likely, true))),
+        "exact": float((true == likely).all(axis=1).mean()),
+    }
+
+
+def number_scores(predicted: NDArray[np.float64], labels: NDArray[np.float64]) -> Scores:
+    """R2 and RMSE, each averaged over the columns; the RMSE is in their units."""
+    rmse = [classification.rmse(predicted[:, i], labels[:, i]) for i in range(labels.shape[1])]
+    return {"r2": float(np.mean(classification.r2_by_column(predicted, labels))), "rmse": float(np.mean(rmse))}
+
+
+def region_scores(predicted: Sequence[NDArray[Any]], labels: Sequence[NDArray[Any]]) -> Scores:
+    """Dice averaged over the classes that are there or predicted, over all pixels of all images; and pixel accuracy."""
+    found = [segmentation.region_counts(p, t) for p, t in zip(predicted, labels, strict=True)]
+    counts = np.sum(found, axis=0)
+    return {"dice": segmentation.mean_dice(counts), "accuracy": float(np.trace(counts) / max(1, counts.sum()))}
+
+
+def region_loss(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy over the pixels that count."""
+    return F.cross_entropy(outputs, labels, ignore_index=VOID)
+
+
 TASKS: dict[str, Task] = {
     "classes": Task(
         F.cross_entropy,
@@ -76,5 +106,12 @@ TASKS: dict[str, Task] = {
     "pixels": Task(F.cross_entropy, pixel_scores, "auc", "AUC", "AUC", "higher", "break_even", "break-even"),
     "instances": Task(
         F.cross_entropy, instance_scores, "dice", "Dice", "Dice", "higher", "average_precision", "average precision"
+    ),
+    "tags": Task(
+        F.binary_cross_entropy_with_logits, tag_scores, "bce", "binary cross-entropy", "b. c.-e.", "lower", "f1", "F1"
+    ),
+    "numbers": Task(F.mse_loss, number_scores, "r2", "R2", "R2", "higher", "rmse", "RMSE", digits=5),
+    "regions": Task(
+        region_loss, region_scores, "dice", "Dice", "Dice", "higher", "accuracy", "pixel accuracy %", 100.0
     ),
 }

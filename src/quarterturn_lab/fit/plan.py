@@ -12,10 +12,10 @@ from typing import Any
 
 from quarterturn_lab.data.look import Found
 from quarterturn_lab.errors import ConfigError
+from quarterturn_lab.runs.model_card import DENSE
 from quarterturn_lab.settings.config import Config, checked
 from quarterturn_lab.settings.experiments import settings_of, two_dimensional
 
-SCENES = ("pixels", "instances", "regions")  # tasks with a label for each pixel
 # Input sides to choose from. Below 48 pixels the first convolution has stride 1: such images are small as they are.
 SIDES = (32, 48, 64, 96, 128)
 STRIDED = 48
@@ -51,7 +51,7 @@ class Size:
 def sizes(found: Found) -> list[Size]:
     """The sizes that suit the images, from small to large."""
     middle, train = found.sides[1], found.parts["train"]
-    if found.task in SCENES:
+    if found.task in DENSE:
         fitting = [side for side in TILES if side <= max(middle, TILES[0])]
         tiles = [max(1, min(32, round((middle / side) ** 2))) for side in fitting]
         return [
@@ -80,7 +80,7 @@ def size_for(found: Found, seconds: float | None, cost: Callable[[Size], float])
         return replace(options[-1], why=f"images of {options[-1].side} pixels")
     affordable = [size for size in options if seconds / cost(size) >= EPOCHS]
     chosen = affordable[-1] if affordable else options[0]
-    what = "tiles" if found.task in SCENES else "images"
+    what = "tiles" if found.task in DENSE else "images"
     if chosen == options[-1]:
         why = f"{what} of {chosen.side} pixels, which is what the files have" if what == "images" else ""
     else:
@@ -113,7 +113,7 @@ def config_of(
     found: Found, size: Size, symmetry: str, epochs: int, seed: int, options: dict[str, Any], warps: dict[str, Any]
 ) -> Config:
     """The settings of a run on this folder; `options` are the user's and win."""
-    masks = found.task in SCENES
+    masks = found.task in DENSE
     rows = MASK_ROWS if masks else IMAGE_ROWS
     planned: dict[str, Any] = {
         "data": str(found.folder),
@@ -125,7 +125,7 @@ def config_of(
         "threads": cores(),
         **warps,
         **({"tiles": size.tiles} if masks else {"stem_stride": size.stem_stride}),
-        **({"eval_train": 20} if masks else {}),
+        **({"output": "sigmoid"} if found.task == "answers" else {}),
     }
     settings = settings_of("fit-masks" if masks else "fit", rows.get(symmetry, rows["C4"]), **{**planned, **options})
     if symmetry != "none":

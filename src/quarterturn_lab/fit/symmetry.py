@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 import quarterturn as qt
-from quarterturn_lab.data.dataset import Data, Dataset, Indices, Ragged
+from quarterturn_lab.data.dataset import VOID, Data, Dataset, Indices, Ragged
 from quarterturn_lab.data.scaling import scaling_of
 from quarterturn_lab.evaluation.score import labels_of, predict
 from quarterturn_lab.evaluation.statistics import mean_sd
@@ -153,37 +153,47 @@ def losses(probe: Probe, data: Data, indices: Indices, group: qt.Group, g: int) 
 
 
 def image_losses(task: str, predicted: Any, labels: Any) -> Losses:
-    """The loss of each image: cross-entropy of classes and pixels, squared error of numbers."""
+    """The loss of each image: cross-entropy of classes, tags and pixels; squared error of numbers, in variances."""
     if task == "classes":
         return -np.log(predicted[np.arange(len(labels)), labels].clip(LEAST))
-    if task == "tags":
-        return np.array([_pixel_loss(p, t) for p, t in zip(predicted, labels, strict=True)])
-    if isinstance(predicted, list):
-        return np.array([_pixel_loss(p, t > 0) for p, t in zip(predicted, labels, strict=True)])
-    return ((predicted - labels.astype(np.float64)) ** 2).mean(axis=1)
+    if task == "regions":
+        return np.array([_region_loss(p, t) for p, t in zip(predicted, labels, strict=True)])
+    if task in ("tags", "pixels", "instances"):
+        return np.array([_two_way_loss(p, t > 0.5) for p, t in zip(predicted, labels, strict=True)])
+    return ((predicted - labels) ** 2 / np.maximum(np.var(labels, axis=0, dtype=np.float64), 1e-12)).mean(axis=1)
 
 
-def _pixel_loss(p: NDArray[Any], truth: NDArray[Any]) -> float:
+def _two_way_loss(p: NDArray[Any], truth: NDArray[np.bool_]) -> float:
     return float(-np.log(np.where(truth, p, 1 - p).clip(LEAST)).mean())
+
+
+def _region_loss(p: NDArray[Any], truth: NDArray[Any]) -> float:
+    counts = truth != VOID
+    chosen = np.take_along_axis(p, np.where(counts, truth, 0)[None].astype(np.int64), axis=0)[0]
+    return float(-np.log(chosen[counts].clip(LEAST)).mean()) if counts.any() else 0.0
 
 
 def constant_loss(data: Data, indices: Indices) -> float:
     """The mean loss of the best constant answer for these images."""
-    if not isinstance(data, Dataset):
-        share = float(np.mean([(data.labels[i] > 0).mean() for i in indices]))
-        return _entropy(np.array([share, 1 - share]))
-    labels = data.labels[indices]
-    if data.task == "classes":
-        return _entropy(np.bincount(labels) / len(labels))
-    if data.task == "tags":
-        shares = labels.mean(axis=0)
-        return float(np.mean([_entropy(np.array([share, 1 - share])) for share in shares]))
-    return float(labels.astype(np.float64).var(axis=0).mean())
+    if data.task in ("numbers", "answers"):
+        return 1.0
+    if isinstance(data, Dataset):
+        labels = data.labels[indices]
+        return _entropy(np.bincount(labels)) if data.task == "classes" else _two_way_entropy(labels.mean(axis=0))
+    maps = [data.labels[i].ravel() for i in indices]
+    if data.task == "regions":
+        pixels = np.concatenate(maps)
+        return _entropy(np.bincount(pixels[pixels != VOID]))
+    return _two_way_entropy(np.array([np.mean([(labels > 0).mean() for labels in maps])]))
 
 
-def _entropy(shares: NDArray[Any]) -> float:
-    present = shares[shares > 0]
-    return float(-(present * np.log(present)).sum())
+def _two_way_entropy(shares: NDArray[Any]) -> float:
+    return float(np.mean([_entropy(np.array([share, 1 - share])) for share in shares]))
+
+
+def _entropy(counts: NDArray[Any]) -> float:
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
 
 
 def unresolved(probe: Probe, data: Data, indices: Indices) -> float:

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from quarterturn_lab.data.dataset import Data, Dataset, Ragged, Scenes
-from quarterturn_lab.fit.plan import SCENES
 from quarterturn_lab.runs.environment import pick_device
+from quarterturn_lab.runs.model_card import DENSE
 from quarterturn_lab.runs.network import net_for
 from quarterturn_lab.settings.config import Config
 from quarterturn_lab.training import loop
@@ -25,7 +25,11 @@ def seconds_per_image(config: Config, task: str, classes: tuple[str, ...]) -> fl
     data = made_up(config, task, classes)
     state = loop.new_state(config, net_for(config, data.classes).to(device), device)
     steps = loop.train(
-        config.model_copy(update={"epochs": 1000, "class_weights": False, "balanced": False}), data, state
+        config.model_copy(
+            update={"epochs": 1000, "class_weights": False, "balanced": False, "keep": "last", "restarts": ()}
+        ),
+        data,
+        state,
     )
     for _ in range(WARM):
         next(steps)
@@ -45,7 +49,7 @@ def made_up(config: Config, task: str, classes: tuple[str, ...]) -> Data:
     places = np.arange(count)
     common: dict[str, Any] = {"classes": classes, "names": tuple(map(str, places)), "train": places, "test": places[:1]}
     common |= {"fingerprint": "", "task": task}
-    if task in SCENES:
+    if task in DENSE:
         side = net.side * 2
         images = [rng.integers(0, 255, (net.channels, side, side), dtype=np.uint8) for _ in range(4)] * (count // 4 + 1)
         labels = [rng.integers(0, len(classes), (side, side), dtype=np.uint8) for _ in range(4)] * (count // 4 + 1)

@@ -36,5 +36,6 @@ def trained_runner(directory: Path, device_name: str) -> tuple[Run, ModelCard]:
 
 def for_whole_images(config: Config, net: nn.Module) -> nn.Module:
     """The network in a form that takes images of any shape: networks that rotate maps are rebuilt to rotate filters."""
-    turns_maps = config.net.group is not None and config.rotate == "maps" and config.factory is None
+    ours = config.factory is None and config.backbone is None
+    turns_maps = config.net.group is not None and config.rotate == "maps" and ours
     return filters_twin(config.net, net) if turns_maps else net

@@ -20,7 +20,7 @@ from quarterturn_lab.data import images
 from quarterturn_lab.errors import ConfigError, DataError, RunError
 from quarterturn_lab.files import no_space, write_atomically
 from quarterturn_lab.inference.whole_images import Run, object_map, with_margin
-from quarterturn_lab.runs.model_card import KEY, ModelCard, probabilities, read
+from quarterturn_lab.runs.model_card import KEY, ModelCard, read
 
 Files = list[tuple[str, Path]]  # names and paths
 Progress = Callable[[int, int], None]  # images done, number of images
@@ -108,15 +108,15 @@ def vectors(
     parts = []
     for start in range(0, len(files), batch):
         inputs = np.stack([prepared(path, card, convert) for _, path in files[start : start + batch]])
-        parts.append(probabilities(card.task, run(inputs)))
+        parts.append(card.answers(run(inputs)))
         progress(min(start + batch, len(files)), len(files))
     return np.concatenate(parts)
 
 
 def mask(run: Run, card: ModelCard, path: Path, convert: bool) -> NDArray[np.float64]:
-    """The probability of each pixel, for an image of any size; the image is extended by reflection."""
+    """The probability of each pixel (and class), for an image of any size; the image is extended by reflection."""
     image = prepared(path, card, convert)
-    return object_map(run, with_margin(image, card.margin), card.margin, card.shrinks)
+    return object_map(run, with_margin(image, card.margin), card.margin, card.shrinks, card.task)
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -163,7 +163,9 @@ def write_table(out: Path, header: tuple[str, ...], names: list[str], values: ND
 
 
 def picture(probabilities: NDArray[np.float64], grey: bool) -> Image.Image:
-    """A mask as an image with values 0 and 255, or with probabilities as grey levels."""
+    """A mask as an image with values 0 and 255, or with probabilities as grey levels; regions by their numbers."""
+    if probabilities.ndim == 3:
+        return Image.fromarray(probabilities.argmax(axis=0).astype(np.uint8))
     levels = (255 * probabilities).round() if grey else np.where(probabilities >= 0.5, 255, 0)
     return Image.fromarray(levels.astype(np.uint8))
 

@@ -16,20 +16,26 @@ Run = Callable[[NDArray[np.float32]], NDArray[Any]]  # (N, C, H, W) -> (N, class
 BLOCK = 256  # side of a block of the output; keeps the feature maps small
 
 
-def object_map(run: Run, image: NDArray[np.float32], margin: int = 0, shrinks: bool = False) -> NDArray[np.float64]:
+def object_map(
+    run: Run, image: NDArray[np.float32], margin: int = 0, shrinks: bool = False, task: str = "pixels"
+) -> NDArray[np.float64]:
     """`(C, H, W)` -> `(H - 2 margin, W - 2 margin)`: the probability that each pixel belongs to an object.
+
+    For regions `(classes, H - 2 margin, W - 2 margin)`: the probability of each class.
 
     Without strides, each output depends only on its neighbourhood, so overlapping blocks give the same result as the
     whole image. `shrinks`: the network has strides, and the image is not split.
     """
     height, width = (length - 2 * margin for length in image.shape[1:])
     step = max(height, width) if shrinks else BLOCK
-    out = np.empty((height, width))
+    rows = []
     for top, bottom in _parts(height, step):
+        row = []
         for left, right in _parts(width, step):
             block = image[:, top : bottom + 2 * margin, left : right + 2 * margin]
-            out[top:bottom, left:right] = probabilities("pixels", run(np.ascontiguousarray(block[None])))[0]
-    return out
+            row.append(probabilities(task, run(np.ascontiguousarray(block[None])))[0])
+        rows.append(np.concatenate(row, axis=-1))
+    return np.concatenate(rows, axis=-2)
 
 
 def _parts(length: int, step: int) -> list[tuple[int, int]]:

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quarterturn_lab.data.dataset import Settings
+from quarterturn_lab.data.dataset import Settings, Units
 from quarterturn_lab.data.scaling import Scaling
 from quarterturn_lab.errors import RunError
 
 VERSION = 1  # of this format
 KEY = "quarterturn"  # in the metadata of an ONNX file
+DENSE = ("pixels", "instances", "regions")  # tasks with a label for each pixel
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,16 @@ class ModelCard:
     bands: tuple[int, ...]
     margin: int = 0  # pixels at each edge of an image without an output
     shrinks: bool = False  # it has strides, so that images cannot be processed in blocks
+    units: Units | None = None  # of the outputs, for numbers
 
     @property
     def is_dense(self) -> bool:
         """Whether the network labels each pixel."""
-        return self.task in ("pixels", "instances")
+        return self.task in DENSE
+
+    def answers(self, outputs: NDArray[Any]) -> NDArray[np.float64]:
+        """What outputs `(N, classes)` mean: probabilities, shares, or numbers in the user's units."""
+        return answers(self.task, outputs, self.units)
 
     def to_json(self) -> str:
         return json.dumps({"version": VERSION, **asdict(self), "settings": self.settings.model_dump()}, indent=1)
@@ -49,6 +55,8 @@ def read(text: str, source: object) -> ModelCard:
         found |= {name: tuple(found[name]) for name in ("classes", "bands")}
         found["settings"] = Settings(**found["settings"])
         found["scaling"] = Scaling(**{name: tuple(values) for name, values in found["scaling"].items()})
+        if found.get("units"):
+            found["units"] = Units(**{name: tuple(values) for name, values in found["units"].items()})
         return ModelCard(**found)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(
@@ -56,11 +64,22 @@ def read(text: str, source: object) -> ModelCard:
         ) from None
 
 
+def answers(task: str, outputs: NDArray[Any], units: Units | None = None) -> NDArray[np.float64]:
+    """Answers from outputs of a network that labels whole images: numbers in units, or probabilities."""
+    return units(outputs) if units else probabilities(task, outputs)
+
+
 def probabilities(task: str, outputs: NDArray[Any]) -> NDArray[np.float64]:
-    """Probabilities from outputs: `(N, classes)`, which sum to one, `(N, answers)` in [0, 1], or maps `(N, H, W)`."""
+    """Probabilities from outputs.
+
+    `(N, classes)`, which sum to one; `(N, answers)` or `(N, tags)`, each in [0, 1]; maps of objects `(N, H, W)`; or
+    maps of regions `(N, classes, H, W)`, which sum to one at each pixel.
+    """
     values = outputs.astype(np.float64)
     if task == "answers":
         return values.clip(0, 1)
+    if task == "tags":
+        return 0.5 * (1 + np.tanh(0.5 * values))
     powers = np.exp(values - values.max(axis=1, keepdims=True))
     shares = powers / powers.sum(axis=1, keepdims=True)
-    return shares if task == "classes" else shares[:, 1]
+    return shares if task in ("classes", "regions") else shares[:, 1]

@@ -16,7 +16,8 @@ from quarterturn_lab.settings.config import FREE, Config
 from quarterturn_lab.settings.experiments import config_for
 
 LONGEST = 120  # characters of a name; a longer one is cut and ends with a hash
-NETWORK = ("factory", "group", "rotate")  # these choose the network: their values come first, without a name
+# These choose the network: their values come first, without a name.
+NETWORK = ("factory", "backbone", "group", "rotate", "how")
 
 
 def directory_of(config: Config, root: Path) -> Path:
@@ -37,11 +38,15 @@ def label(row: str, differing: dict[str, Any]) -> str:
     'roll-all-quarter-D4-filters-epochs80-no-invert'
     >>> label("baseline", {"factory": "package.module:function"})
     'package.module.function'
+    >>> label("baseline", {"backbone": "smp:Unet/resnet18", "group": "D4", "how": "wrap"})
+    'smp.Unet.resnet18-D4-wrap'
     """
-    factory = differing.get("factory")
-    words = [row] if factory is None else [factory.replace(":", "."), *([row] if row != "baseline" else [])]
-    words += [str(differing[name]) for name in NETWORK[1:] if name in differing]
-    words += [_word(name, value) for name, value in differing.items() if name not in NETWORK]
+    other = differing.get("factory") or differing.get("backbone", "").replace("/", ".")
+    words = [other.replace(":", "."), *([row] if row != "baseline" else [])] if other else [row]
+    words += [str(differing[name]) for name in NETWORK[2:] if name in differing]
+    if "weights_sha256" in differing:
+        words.append(f"weights-{differing['weights_sha256'][:8]}")
+    words += [_word(name, value) for name, value in differing.items() if name not in (*NETWORK, "weights_sha256")]
     whole = "-".join(words)
     name = re.sub(r"[^\w.,+-]", "_", whole)
     if name == whole and len(name) <= LONGEST:

@@ -1,49 +1,52 @@
-"""The network of a run: built from its settings, or by the user's own function."""
+"""The network of a run: built from its settings, from another library, or by the user's own function."""
 
-import os
-import sys
-from collections.abc import Callable
+from collections import OrderedDict
 from dataclasses import replace
-from importlib import import_module
+from pathlib import Path
 
 import torch
 from torch import nn
 
-from quarterturn_lab.errors import ConfigError, unknown
+from quarterturn_lab.errors import ConfigError
+from quarterturn_lab.models.backbones import backbone_network
 from quarterturn_lab.models.build import build, initialise
-from quarterturn_lab.settings.config import Config
+from quarterturn_lab.models.layers import output_nonlinearity
+from quarterturn_lab.models.libraries import from_factory
+from quarterturn_lab.settings.config import Config, digest_of_weights
 
 
 def net_for(config: Config, classes: tuple[str, ...]) -> nn.Module:
-    """The network of a run, with these classes as outputs, initialised from its seed.
+    """The network of a run, with these classes as outputs, initialised from its seed, without pretrained weights.
 
-    A factory's network keeps its own initialisation. The memory format is the faster one.
+    A factory's network keeps its own initialisation, and so does a backbone. The memory format is the faster one.
     """
+    return _made(config, classes, None)[0]
+
+
+def net_to_train(config: Config, classes: tuple[str, ...]) -> tuple[nn.Module, list[str]]:
+    """The network of a run before its first step, with its pretrained weights, and what there is to say about them."""
+    if config.weights is None:
+        return _made(config, classes, None)
+    if digest_of_weights(config.weights) != config.weights_sha256:
+        raise ConfigError(f"--weights {config.weights} is another file than this run was started with: give the same")
+    return _made(config, classes, Path(config.weights))
+
+
+def _made(config: Config, classes: tuple[str, ...], weights: Path | None) -> tuple[nn.Module, list[str]]:
     net = replace(config.net, outputs=len(classes), answers=classes if config.net.output == "questions" else ())
+    notes: list[str] = []
+    module: nn.Module
     if config.factory:
         torch.manual_seed(config.seed)
         module = from_factory(config.factory)(channels=net.channels, side=net.side, outputs=net.outputs)
+    elif config.backbone:
+        torch.manual_seed(config.seed)
+        module, notes = backbone_network(config.backbone, net, config.how, config.rotate, weights)
+        behind = output_nonlinearity(net)
+        module = nn.Sequential(OrderedDict(backbone=module, **behind)) if behind else module
     else:
         module = build(net, config.rotate)
         initialise(module, config.seed, config.output_scale)
         if net.group is not None and net.roll != "all" and config.rotate == "filters":
-            return module  # torch's grouped convolutions are slower in channels_last: decisions/0035
-    return module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-
-
-def from_factory(name: str) -> Callable[..., nn.Module]:
-    """The function `package.module:function`, which takes channels, side and outputs and returns a module."""
-    module_name, colon, function = name.partition(":")
-    if not colon:
-        raise ConfigError(f"--net {name!r}: write package.module:function, a function of channels, side and outputs")
-    sys.path.insert(0, os.getcwd())
-    try:
-        module = import_module(module_name)
-    except ImportError as error:
-        raise ConfigError(f"--net {name!r}: cannot import {module_name} ({error})") from None
-    finally:
-        sys.path.pop(0)
-    if not hasattr(module, function):
-        names = [entry for entry, value in vars(module).items() if callable(value) and not entry.startswith("_")]
-        raise unknown(f"function of {module_name}", function, names)
-    return getattr(module, function)
+            return module, notes  # torch's grouped convolutions are slower in channels_last: decisions/0035
+    return module.to(memory_format=torch.channels_last), notes  # type: ignore[call-overload]

@@ -1,5 +1,7 @@
 """The settings of one run, validated, as they are written to its directory."""
 
+import hashlib
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -11,7 +13,7 @@ Precision = Literal["fp32", "bf16", "fp16"]
 Task = Literal["auto", "classes", "tags", "numbers", "answers", "pixels", "regions", "instances"]
 
 # Settings that may change when a run is resumed: they do not affect its result.
-FREE = frozenset({"data", "device", "checkpoint_seconds", "tensorboard", "track", "score_turns"})
+FREE = frozenset({"data", "device", "checkpoint_seconds", "tensorboard", "track", "score_turns", "weights"})
 MAX_PIXELS = 64_000_000
 
 # Old module names of networks, as in older records and run directories.
@@ -99,6 +101,18 @@ class Config(ImageSettings):
     factory: Annotated[str | None, BeforeValidator(lambda name: _moved(name))] = (
         None  # package.module:function of the user's own network
     )
+    backbone: Annotated[
+        str | None,
+        Field(description="timm:NAME, torchvision:NAME, smp:NAME/ENCODER (masks) or package.module:function (yours)."),
+    ] = None
+    how: Annotated[
+        Literal["convert", "wrap", "plain"],
+        Field(description="How --backbone gets its group: convert shares filters, wrap averages and keeps weights."),
+    ] = "convert"
+    weights: Annotated[
+        str | None, Field(description="File of pretrained weights for --backbone: .safetensors, or .pth with tensors.")
+    ] = None
+    weights_sha256: Annotated[str | None, Field(default_factory=lambda given: digest_of_weights(given.get("weights")))]
     rotate: Annotated[
         Literal["maps", "filters"],
         Field(description="Rotate feature maps or filters: same network, different memory and speed."),
@@ -211,6 +225,14 @@ class Config(ImageSettings):
             raise ValueError(f"a batch of {self.batch_images} images has no {self.accumulate} parts: accumulate fewer")
         if self.floats and self.invert:
             raise ValueError("invert is for 8-bit images and cannot be combined with floats: give one of the two")
+        if self.backbone is None and (self.how != "convert" or self.weights):
+            raise ValueError("how and weights go with a backbone: name it, such as --backbone timm:resnet18")
+        if self.backbone is not None and self.factory is not None:
+            raise ValueError(f"a run has one network, got {self.backbone} and {self.factory}: leave --net out")
+        if self.backbone is not None and (self.how == "plain") != (self.net.group is None):
+            raise ValueError(
+                f"how={self.how!r} with the group {self.net.group}: convert and wrap need a group, plain has none"
+            )
         if self.augment.colour and (self.net.channels != 3 or self.floats):
             raise ValueError(
                 f"colour needs red, green and blue, not {self.net.channels} channels or floats: set colour to 0"
@@ -225,6 +247,17 @@ class Config(ImageSettings):
     def identity(self) -> dict[str, Any]:
         """The settings that affect the result."""
         return self.model_dump(mode="json", exclude=set(FREE))
+
+
+def digest_of_weights(file: str | None) -> str | None:
+    """The SHA-256 of a file of weights: a run knows them by it, wherever they are."""
+    if file is None:
+        return None
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise ConfigError(f"--weights {file} cannot be read ({why}): give a .safetensors or .pth file") from None
 
 
 def _moved(factory: str | None) -> str | None:

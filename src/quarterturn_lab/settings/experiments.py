@@ -276,7 +276,7 @@ def settings_of(name: str, row: str, **options: Any) -> dict[str, Any]:
     layers, width, blocks = (given.pop(key, None) for key in STAGES)
     if "group" in changes:
         changes["group"] = two_dimensional(changes["group"]).name
-        if edited(experiment.baseline, row).group is None:
+        if edited(experiment.baseline, row).group is None and "backbone" not in given:
             raise ConfigError(
                 f"{row} is an ordinary network and has no group: leave --group out, or use pool-mean, say"
             )
@@ -284,6 +284,8 @@ def settings_of(name: str, row: str, **options: Any) -> dict[str, Any]:
     net = restaged(net, layers) if layers is not None else net
     augment = {**experiment.settings.get("augment", {}), **warps}
     faster = {"rotate": faster_rotation(net)} if net.residual or experiment.faster else {}
+    if "backbone" in given:
+        net, faster = _around(net), _treatment(net, given)
     settings = {**faster, **experiment.settings, **given, "augment": augment}
     return {
         "experiment": name,
@@ -302,6 +304,19 @@ def two_dimensional(name: str) -> "Group":
     if group.dim != 2:
         raise ConfigError(f"{group.name} acts on {group.dim} axes, and an image has two: use C4 or D4, say")
     return group
+
+
+def _around(net: Net) -> Net:
+    """What a backbone takes from a row: channels, side, outputs and group. It labels every pixel, or whole images."""
+    return replace(net, same=True, unet=True) if net.head == "conv" else net
+
+
+def _treatment(net: Net, given: dict[str, Any]) -> dict[str, str]:
+    """How a backbone gets the group, and whether it rotates maps or filters, if nothing else is asked for."""
+    how = given.get("how", "convert" if net.group else "plain")
+    if how != "plain" and net.group is None:
+        raise ConfigError(f"--how {how} needs a group: give --group D4, or C4 if mirror images differ")
+    return {"how": how, "rotate": "filters" if how == "convert" else "maps"}
 
 
 def faster_rotation(net: Net) -> str:

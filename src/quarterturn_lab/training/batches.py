@@ -77,7 +77,7 @@ def batch(config: Config, data: Data, scaling: Scaling, epoch: int, draws: Indic
 
 
 def tiles(config: Config, data: Scenes, epoch: int, draws: Indices) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Square tiles at random positions, `(N, C, R, R)`, and their object masks, `(N, 1, R, R)`.
+    """Square tiles at random positions, `(N, C, R, R)`, and their object masks or classes, `(N, 1, R, R)`.
 
     They are larger than the network's input, so that augmentation never reaches outside a tile. Images that are too
     small are extended by reflection.
@@ -89,7 +89,8 @@ def tiles(config: Config, data: Scenes, epoch: int, draws: Indices) -> tuple[NDA
         image, label = data.images[sample // config.tiles], data.labels[sample // config.tiles]
         rows, columns = (_window(length, side, part) for length, part in zip(image.shape[1:], place, strict=True))
         images.append(image[:, rows][:, :, columns])
-        labels.append((label[rows][:, columns] > 0)[None])
+        inside = label[rows][:, columns]
+        labels.append((inside if data.task == "regions" else inside > 0)[None])
     return np.stack(images), np.stack(labels).astype(np.float32)
 
 

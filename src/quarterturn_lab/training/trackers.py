@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from quarterturn_lab.errors import ConfigError, RunError
-from quarterturn_lab.runs.network import from_factory
+from quarterturn_lab.models.libraries import from_factory
 from quarterturn_lab.settings.config import Config
 
 
@@ -48,13 +48,13 @@ def trackers_of(config: Config, directory: Path) -> list[Tracker]:
     """The trackers that a run's settings ask for."""
     found: list[Tracker] = [TensorBoard(directory, config)] if config.tensorboard else []
     if config.track is not None:
-        made = from_factory(config.track)(directory, config)
+        made = from_factory(config.track, "--track", "the run directory and the settings")(directory, config)
         if not (callable(getattr(made, "log", None)) and callable(getattr(made, "close", None))):
             raise ConfigError(
                 f"--track {config.track} gave {type(made).__name__}: an object with log(step, values) and close() is "
                 "needed"
             )
-        found.append(made)  # type: ignore[arg-type]
+        found.append(made)
     return found
 
 

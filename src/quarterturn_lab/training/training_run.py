@@ -10,17 +10,17 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from quarterturn_lab.data.dataset import Data, Indices
+from quarterturn_lab.data.dataset import Data, Dataset, Indices
 from quarterturn_lab.data.scaling import scaling_of
-from quarterturn_lab.errors import RunError
+from quarterturn_lab.errors import ConfigError, RunError
 from quarterturn_lab.evaluation.score import evaluate
 from quarterturn_lab.files import no_space, write_atomically
 from quarterturn_lab.runs import environment
 from quarterturn_lab.runs.loading import load, loader_settings
 from quarterturn_lab.runs.model_card import ModelCard
-from quarterturn_lab.runs.network import net_for
+from quarterturn_lab.runs.network import net_for, net_to_train
 from quarterturn_lab.runs.run_directory import check_config, locked, summary
-from quarterturn_lab.settings.config import Config
+from quarterturn_lab.settings.config import Config, checked, read
 from quarterturn_lab.training import checkpoint, loop, order
 from quarterturn_lab.training.trackers import closing_all, trackers_of
 
@@ -28,8 +28,17 @@ Progress = Callable[[int, int, float], None]  # step, all steps, loss
 QUARTERS = (0.0, 90.0, 180.0, 270.0)
 
 
-def run(config: Config, directory: Path, progress: Progress | None = None) -> dict[str, Any]:
-    """Train or resume a run, unless it is finished, and return its summary."""
+def run(
+    config: Config,
+    directory: Path,
+    progress: Progress | None = None,
+    say: Callable[[str], None] | None = None,
+    data: Data | None = None,
+) -> dict[str, Any]:
+    """Train or resume a run, unless it is finished, and return its summary.
+
+    `say` gets what is worth a line. `data` are those of the run, if they are loaded already.
+    """
     with no_space(str(directory)):
         directory.mkdir(parents=True, exist_ok=True)
     with locked(directory):
@@ -40,13 +49,33 @@ def run(config: Config, directory: Path, progress: Progress | None = None) -> di
         device = environment.pick_device(config.device)
         if config.precision == "bf16" and device.type == "cpu" and (fault := environment.bf16_fault()):
             raise RunError(f"{fault}, or use --precision fp32")
-        data = load(config)
-        net = net_for(config, data.classes).to(device)
+        data = load(config) if data is None else data
+        started = (directory / "checkpoint.pt").exists()  # then it has all weights
+        net, notes = (net_for(config, data.classes), []) if started else net_to_train(config, data.classes)
+        if say and notes:
+            say("; ".join(notes))
         write_atomically(directory / "config.json", config.model_dump_json(indent=1))
         write_atomically(
             directory / "environment.json", json.dumps(environment.describe(config, data, device), indent=1)
         )
-        return _train(config, directory, data, net, device, progress)
+        return _train(config, directory, data, net.to(device), device, progress)
+
+
+def lengthen(directory: Path, epochs: int) -> Config:
+    """Reopen a finished run for more epochs: `run` goes on with the settings that this returns."""
+    with locked(directory):
+        done, config = summary(directory), read((directory / "config.json").read_text())
+        if "stopped_epoch" in done:
+            raise ConfigError(
+                f"{directory} stopped early, at epoch {done['stopped_epoch']}, because validation scores got no better: "
+                "start another run, with another --seed or without --patience"
+            )
+        if epochs <= config.epochs:
+            raise ConfigError(f"{directory} has {config.epochs} epochs already: give a larger number, got {epochs}")
+        longer = checked({**dict(config), "epochs": epochs, "restarts": (*config.restarts, config.epochs)})
+        (directory / "summary.json").unlink()  # first: without it, the run can be finished again as it was
+        write_atomically(directory / "config.json", longer.model_dump_json(indent=1))
+    return longer
 
 
 def _train(
@@ -94,6 +123,7 @@ def _finish(
         "group": config.net.group,
         "rotate": config.rotate,
         "factory": config.factory,
+        **({"backbone": config.backbone, "how": config.how} if config.backbone else {}),
         "parameters": sum(p.numel() for p in net.parameters()),
         "train_images": len(data.train),
         "test_images": len(data.test),
@@ -148,6 +178,7 @@ def _model_card(config: Config, data: Data) -> ModelCard:
         bands=data.bands,
         margin=config.net.margin,
         shrinks=config.net.unet,
+        units=data.units if isinstance(data, Dataset) else None,
     )
 
 
