@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 import quarterturn as qt
-from quarterturn_lab.data.dataset import VOID, Data, Dataset, Indices, Ragged
+from quarterturn_lab.data.dataset import VOID, Data, Dataset, Indices, ragged
 from quarterturn_lab.data.scaling import scaling_of
 from quarterturn_lab.evaluation.score import labels_of, predict
 from quarterturn_lab.evaluation.statistics import mean_sd
@@ -222,10 +222,8 @@ def moved(data: Data, indices: Indices, group: qt.Group, g: int) -> Data:
     if isinstance(data, Dataset):
         images = qt.act(torch.from_numpy(data.images[indices]), group, g).numpy()
         return replace(data, images=images, labels=data.labels[indices], **common)
-    images = [qt.act(torch.from_numpy(data.images[i])[None], group, g)[0].numpy() for i in indices]
-    labels = [qt.act(torch.from_numpy(data.labels[i].astype(np.int64))[None, None], group, g)[0, 0] for i in indices]
-    return replace(data, images=_ragged(images), labels=_ragged([label.numpy() for label in labels]), **common)
-
-
-def _ragged(arrays: list[NDArray[Any]]) -> Ragged:
-    return Ragged(np.concatenate([array.ravel() for array in arrays]), [array.shape for array in arrays])
+    scenes = [qt.act(torch.from_numpy(data.images[i])[None], group, g)[0].numpy() for i in indices]
+    maps = [
+        qt.act(torch.from_numpy(data.labels[i].astype(np.int64))[None, None], group, g)[0, 0].numpy() for i in indices
+    ]
+    return replace(data, images=ragged(scenes), labels=ragged(maps), **common)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from quarterturn_lab.data.dataset import Data, Dataset, Ragged, Scenes
+from quarterturn_lab.data.dataset import Data, Dataset, Scenes, ragged
 from quarterturn_lab.runs.environment import pick_device
 from quarterturn_lab.runs.model_card import DENSE
 from quarterturn_lab.runs.network import net_for
@@ -53,11 +53,7 @@ def made_up(config: Config, task: str, classes: tuple[str, ...]) -> Data:
         side = net.side * 2
         images = [rng.integers(0, 255, (net.channels, side, side), dtype=np.uint8) for _ in range(4)] * (count // 4 + 1)
         labels = [rng.integers(0, len(classes), (side, side), dtype=np.uint8) for _ in range(4)] * (count // 4 + 1)
-        return Scenes(_ragged(images[:count]), _ragged(labels[:count]), **common)
+        return Scenes(ragged(images[:count]), ragged(labels[:count]), **common)
     pixels = rng.integers(0, 255, (count, net.channels, net.side, net.side), dtype=np.uint8)
     labels_of: Any = places % len(classes) if task == "classes" else rng.random((count, len(classes)), dtype=np.float32)
     return Dataset(pixels.astype(np.float32) if config.floats else pixels, labels_of, **common)
-
-
-def _ragged(arrays: list[Any]) -> Ragged:
-    return Ragged(np.concatenate([array.ravel() for array in arrays]), [array.shape for array in arrays])

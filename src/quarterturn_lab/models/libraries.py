@@ -8,7 +8,6 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import nn
 
 from quarterturn_lab.errors import ConfigError, unknown
 

@@ -5,7 +5,7 @@ Image order depends only on (seed, epoch), augmentation on (seed, epoch, draw) a
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -81,7 +81,7 @@ def new_state(config: Config, net: nn.Module, device: torch.device) -> State:
     return State(fabric, net, run, optimizer, Average(net, config.ema) if config.ema else None)
 
 
-def train(config: Config, data: Data, state: State) -> Iterator[Step]:
+def train(config: Config, data: Data, state: State) -> Generator[Step, None, None]:
     """Train from the given state to the end. Yields after every step, when the state may be saved."""
     task, fabric = TASKS[data.task], state.fabric
     if config.keep == "best" and not len(data.valid):

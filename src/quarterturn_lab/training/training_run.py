@@ -67,8 +67,8 @@ def lengthen(directory: Path, epochs: int) -> Config:
         done, config = summary(directory), read((directory / "config.json").read_text())
         if "stopped_epoch" in done:
             raise ConfigError(
-                f"{directory} stopped early, at epoch {done['stopped_epoch']}, because validation scores got no better: "
-                "start another run, with another --seed or without --patience"
+                f"{directory} stopped early, at epoch {done['stopped_epoch']}, because validation scores got no "
+                "better: start another run, with another --seed or without --patience"
             )
         if epochs <= config.epochs:
             raise ConfigError(f"{directory} has {config.epochs} epochs already: give a larger number, got {epochs}")
