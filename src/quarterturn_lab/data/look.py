@@ -27,7 +27,7 @@ class Found:
     layout: str  # in words
     task: str
     classes: tuple[str, ...]  # names of classes, tags or numbers
-    counts: tuple[int, ...]  # images of each class; empty for other tasks
+    counts: tuple[int, ...]  # images of each class or tag; empty for other tasks
     images: int
     parts: dict[str, int]  # train, valid, test
     channels: int
@@ -40,7 +40,7 @@ class Found:
     def lines(self) -> list[str]:
         """The summary, a line each."""
         low, middle, high = self.sides
-        size = f"{high} pixels" if low == high else f"{low} to {high} pixels, half of them up to {middle}"
+        size = f"{high} pixels" if low == high else f"{low} to {high} pixels (median {middle})"
         kind = {1: "grey", 3: "colour"}.get(self.channels, f"{self.channels} channels")
         found = [
             f"{self.folder}: {self.images:,} images, {self.layout}",
@@ -56,12 +56,15 @@ class Found:
         return [*found, *self.notes]
 
     def _target(self) -> str:
-        if self.task != "classes":
-            return some(self.classes)
+        count = len(self.classes)
+        if self.task in ("numbers", "answers"):
+            what = "a number" if count == 1 else f"{count} numbers"
+            return f"{what if self.task == 'numbers' else f'{count} shares'}: {some(self.classes)}"
         order = sorted(range(len(self.classes)), key=lambda i: -self.counts[i])
         largest = [f"{self.classes[i]} ({self.counts[i]:,})" for i in order[:SHOWN]]
         rest = f", ... down to {self.classes[order[-1]]} ({self.counts[order[-1]]:,})" if len(order) > SHOWN else ""
-        return f"one of {len(self.classes)} classes: {', '.join(largest)}{rest}"
+        what = f"one of {count} classes" if self.task == "classes" else f"any of {count} tags"
+        return f"{what}: {', '.join(largest)}{rest}"
 
 
 PART_NAMES = {"train": "to train", "valid": "to validate", "test": "to test"}
@@ -75,13 +78,12 @@ def look(settings: Settings) -> Found:
     names = tuple(layout.files)
     parts = split(layout, names, settings)
     longest = sorted(max(size) for size in sizes)
-    counts = Counter(layout.labels[name] for name in names)
     return Found(
         layout.root,
         layout.words,
         layout.task,
         layout.classes,
-        tuple(counts[i] for i in range(len(layout.classes))),
+        _counts(layout),
         len(names),
         {part: len(indices) for part, indices in parts.items()},
         channels,
@@ -91,6 +93,14 @@ def look(settings: Settings) -> Found:
         layout.bad,
         (*layout.notes, *notes),
     )
+
+
+def _counts(layout: Layout) -> tuple[int, ...]:
+    labels = [layout.labels[name] for name in layout.files]
+    if layout.task == "classes":
+        counts = Counter(labels)
+        return tuple(counts[i] for i in range(len(layout.classes)))
+    return tuple(int(sum(column)) for column in zip(*labels, strict=True)) if layout.task == "tags" else ()
 
 
 def _headers(layout: Layout) -> tuple[Layout, list[tuple[int, int]], Counter[str]]:
