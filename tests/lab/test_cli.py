@@ -20,7 +20,20 @@ from quarterturn_lab.report.html import report
 from quarterturn_lab.runs import run_directory
 from quarterturn_lab.training import training_run
 
-COMMANDS = ("fit", "train", "table", "study", "evaluate", "check", "predict", "submit", "export", "report", "demo", "doctor")
+COMMANDS = (
+    "fit",
+    "train",
+    "table",
+    "study",
+    "evaluate",
+    "check",
+    "predict",
+    "submit",
+    "export",
+    "report",
+    "demo",
+    "doctor",
+)
 COMMANDS += ("data info", "data verify")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 QUIET = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking

@@ -5,9 +5,12 @@ from typing import Any
 
 from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.fit.fitting import Fit, Fitted, equivariance, latest
-from quarterturn_lab.fit.headline import headline
 from quarterturn_lab.fit.request import Request, checked_request, read_file
 from quarterturn_lab.progress import Bars
+from quarterturn_lab.report.headline import headline
+from quarterturn_lab.runs.trained import card_of
+
+SAME = 1e-6  # a larger relative change is a fault
 
 
 def fit_folder(folder: Path | None, given: dict[str, Any], resume: bool, file: Path | None, root: Path) -> None:
@@ -31,9 +34,9 @@ def _finish(fitted: Fitted) -> None:
     run = fitted.directory
     error = equivariance(run)
     if error is not None:
-        print(f"check: the output changes by at most {error:.0e} over all orientations, in double precision")
-    print(headline(run, fitted.ordinary))
-    print(f"\nrun: {run}")
-    print("next:")
-    print(f"  quarterturn predict {run} IMAGES --out predictions.csv")
-    print(f"  quarterturn export {run} --onnx model.onnx")
+        print(f"check: over all orientations the output changes by at most {error:.0e} of its size, in float64")
+    print(f"\n{headline(run, fitted.ordinary, same=error is not None and error < SAME)}\n")
+    out = "masks" if card_of(run).is_dense else "predictions.csv"
+    print(f"the run, and run.toml to repeat it: {run}")
+    print(f"use it:    quarterturn predict {run} IMAGES --out {out}")
+    print(f"share it:  quarterturn export {run} --onnx model.onnx")

@@ -57,6 +57,9 @@ class Fit:
         """Do all of it, or what is not done yet."""
         if (self.directory / RECORD).exists():
             return self.again()
+        if self.request.compare:
+            time_of_it = "as many epochs" if self.request.seconds is None else f"{self.request.seconds / 60:g} minutes"
+            self.bars.say(f"--compare: an ordinary network will be trained too, for {time_of_it} more")
         found = self.look()
         size = self.choose_size(found)
         chosen, choice = self.choose_symmetry(found, size)
@@ -139,7 +142,9 @@ class Fit:
             seconds = self.left()
             assert seconds is not None
             epoch = len(data.train) * tiles * cost
-            epochs = plan.epochs_for(seconds, epoch, scored * tiles * cost * FORWARD, len(data.train))
+            epochs = plan.epochs_for(
+                seconds, epoch, scored * tiles * cost * FORWARD, len(data.train), time.monotonic() - self.started
+            )
             config = self.made(found, size, name, epochs, warps)
             self.bars.say(f"training: {epochs} epochs of {epoch:.1f} seconds")
         return config, data

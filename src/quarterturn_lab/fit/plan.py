@@ -88,15 +88,17 @@ def size_for(found: Found, seconds: float | None, cost: Callable[[Size], float])
     return replace(chosen, why=why or f"{what} of {chosen.side} pixels")
 
 
-def epochs_for(seconds: float, epoch: float, rest: float, images: int) -> int:
+def epochs_for(seconds: float, epoch: float, rest: float, images: int, spent: float = 0.0) -> int:
     """The number of epochs that these seconds allow, if one takes `epoch` seconds and scoring takes `rest`.
+
+    `spent` are the seconds that went before.
 
     >>> epochs_for(600, 20, 60, 1000)
     25
     """
     left = seconds * (1 - RESERVE) - rest
     if left < epoch:
-        needed = math.ceil((epoch + rest) / (1 - RESERVE) / 6) / 10
+        needed = math.ceil((spent + (epoch + rest) / (1 - RESERVE)) / 6) / 10
         raise ConfigError(
             f"one pass over the {images:,} training images takes about {_minutes(epoch)} and scoring {_minutes(rest)}, "
             f"and {_minutes(max(seconds, 0))} are left: give --minutes {needed:g} or more, --epochs 1, or a smaller "

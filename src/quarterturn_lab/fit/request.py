@@ -10,7 +10,8 @@ from quarterturn_lab.files import write_atomically
 from quarterturn_lab.runs.naming import label
 from quarterturn_lab.settings.config import FREE, Config
 from quarterturn_lab.settings.experiments import two_dimensional
-from quarterturn_lab.settings.options import FIT_HEADINGS
+from quarterturn_lab.settings.networks import Net
+from quarterturn_lab.settings.options import FIT_HEADINGS, STAGES
 
 MINUTES = 10.0
 OWN = ("data", "symmetry", "minutes", "compare", "seed")  # settings of `fit` that are no settings of a run
@@ -59,6 +60,8 @@ def checked_request(request: Request) -> Request:
         raise ConfigError("--minutes and --epochs both say how long to train: give one of the two")
     if request.minutes is not None and not (math.isfinite(request.minutes) and request.minutes > 0):
         raise ConfigError(f"--minutes {request.minutes:g}: give a time above zero, such as --minutes 10")
+    if request.epochs is not None and request.epochs < 1:
+        raise ConfigError(f"--epochs {request.epochs}: give the number of passes over the images, 1 or more")
     if request.symmetry not in ("auto", "none"):
         return replace(request, symmetry=two_dimensional(request.symmetry).name)
     return request
@@ -86,8 +89,21 @@ def write_file(path: Path, config: Config, symmetry: str) -> None:
     """Write the settings of a run as a TOML file that repeats it: `quarterturn fit --config FILE`."""
     import tomlkit
 
-    values = {**config.model_dump(mode="json", by_alias=False)}
-    values |= {**values.pop("net"), **values.pop("augment")}
-    mine = {name: values[name] for name in SETTINGS if values.get(name) is not None and name in values}
+    values = config.model_dump(mode="json", by_alias=False, exclude={"net"})
+    values |= {**asdict(config.net), **values.pop("augment"), **sizes_of(config.net)}
+    mine = {name: values[name] for name in SETTINGS if values.get(name) is not None}
     text = tomlkit.dumps({"data": config.data, "symmetry": symmetry, "seed": config.seed, **mine})
     write_atomically(path, f"# Repeats this run: quarterturn fit --config {path.name}\n{text}")
+
+
+def sizes_of(net: Net) -> dict[str, Any]:
+    """The options that give a network its stages, as a user would write them."""
+    counts = {len(stage) for stage in net.stages}
+    sizes: dict[str, Any] = dict.fromkeys(STAGES)
+    if net.residual and len(counts) == 1:
+        return sizes | {
+            "width": net.stages[0][0],
+            "blocks": counts.pop(),
+            "hidden": net.hidden[0] if net.hidden else None,
+        }
+    return sizes | {"stages": "-".join(str(len(stage)) for stage in net.stages)}
