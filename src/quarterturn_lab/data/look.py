@@ -60,6 +60,9 @@ class Found:
         if self.task in ("numbers", "answers"):
             what = "a number" if count == 1 else f"{count} numbers"
             return f"{what if self.task == 'numbers' else f'{count} shares'}: {some(self.classes)}"
+        if self.task in DENSE:
+            kind = {"pixels": "a mask of", "instances": "objects, from a mask of", "regions": "a mask of"}[self.task]
+            return f"{kind} {count} classes: {some(self.classes)}"
         order = sorted(range(len(self.classes)), key=lambda i: -self.counts[i])
         largest = [f"{self.classes[i]} ({self.counts[i]:,})" for i in order[:SHOWN]]
         rest = f", ... down to {self.classes[order[-1]]} ({self.counts[order[-1]]:,})" if len(order) > SHOWN else ""
@@ -67,6 +70,7 @@ class Found:
         return f"{what}: {', '.join(largest)}{rest}"
 
 
+DENSE = ("pixels", "instances", "regions")
 PART_NAMES = {"train": "to train", "valid": "to validate", "test": "to test"}
 
 
@@ -111,6 +115,8 @@ def _headers(layout: Layout) -> tuple[Layout, list[tuple[int, int]], Counter[str
             try:
                 with Image.open(path) as image:
                     images.check_is_one_picture(path, image)
+                    if layout.meaning:
+                        _check_mask(path, image.size, layout.labels[name])
                     sizes.append(image.size)
                     modes[image.mode] += 1
             except DataError as error:
@@ -123,6 +129,13 @@ def _headers(layout: Layout) -> tuple[Layout, list[tuple[int, int]], Counter[str
         name, fault = next(iter(bad.items()))
         raise DataError(f"none of the {len(bad)} images in {layout.root} can be used; the first: {name} {fault}")
     return layout.without(bad), sizes, modes
+
+
+def _check_mask(path: Path, size: tuple[int, int], mask: Path) -> None:
+    with Image.open(mask) as image:
+        if image.size != size:
+            sizes = f"{size[0]} x {size[1]} and {image.size[0]} x {image.size[1]}"
+            raise DataError(f"{path} and its mask {mask.name} differ in size, {sizes}: they must be equal")
 
 
 def _values(layout: Layout, modes: Counter[str]) -> tuple[int, bool, str, list[str]]:
