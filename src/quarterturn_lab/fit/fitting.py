@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import quarterturn as qt
 from quarterturn_lab.data.dataset import Data, Settings, subset
 from quarterturn_lab.data.look import Found, look
@@ -247,6 +249,7 @@ def equivariance(directory: Path) -> float | None:
     if config.net.group is None:
         return None
     images = examples(config, data, data.test[:4]).double()
+    images += 0.1 * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))  # images may be symmetric
     return max(qt.equivariance_error(net.double(), qt.named(config.net.group), images).relative)
 
 
