@@ -4,12 +4,12 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
 from quarterturn_lab.cli.options import FitOptions, Options
-from quarterturn_lab.errors import LabError
+from quarterturn_lab.errors import LabError, of_system
 from quarterturn_lab.settings.config import MAX_PIXELS
 
 
@@ -295,21 +295,41 @@ def submit(
 
 
 @app.command
-def export(run: Path, *, onnx: Path) -> None:
-    """Export a trained network to an ONNX file of ordinary layers, and check that its outputs are the same.
+def export(
+    run: Path,
+    *,
+    to: Literal["onnx", "torchscript", "bioimageio", "wsinfer", "hub"] | None = None,
+    out: Path | None = None,
+    onnx: Path | None = None,
+    spacing: float | None = None,
+    license: str | None = None,
+    author: Annotated[tuple[str, ...], Parameter(consume_multiple=False)] = (),
+) -> None:
+    """Write a trained network for another program. It is loaded again, compared, and checked before it is kept.
 
-    Example: quarterturn export runs/galaxies/pool-mean/seed0 --onnx galaxies.onnx
+    Example: quarterturn export runs/galaxies/pool-mean/seed0 --to onnx --out galaxies.onnx
 
     Parameters
     ----------
     run
         The run directory.
+    to
+        onnx, torchscript, bioimageio (a package of bioimage.io), wsinfer (a folder for WSInfer and QuPath) or hub (a
+        folder for from_pretrained and timm).
+    out
+        The file to write, or the folder for wsinfer and hub.
     onnx
-        The file to write. Use it with `quarterturn predict --onnx`.
+        Short for --to onnx --out FILE. Use the file with `quarterturn predict --onnx`.
+    spacing
+        For wsinfer: micrometres per pixel of the network's input.
+    license
+        For bioimageio and hub: the licence of your network, such as CC-BY-4.0 or MIT.
+    author
+        For bioimageio: your name. May be given several times.
     """
-    from quarterturn_lab.cli.predict import export_file
+    from quarterturn_lab.cli.export import export_run
 
-    export_file(run, onnx)
+    export_run(run, onnx, to, out, spacing, license, author)
 
 
 @app.command
@@ -418,7 +438,8 @@ def main(arguments: list[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except Exception as error:
-        if not _is_ours(error):
+        found = of_system(error) if isinstance(error, OSError) else error
+        if found is None or not _is_ours(found):
             raise
-        print(f"quarterturn: {error}", file=sys.stderr)
+        print(f"quarterturn: {found}", file=sys.stderr)
         sys.exit(2)

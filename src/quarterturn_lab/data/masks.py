@@ -187,7 +187,7 @@ def _task(values: list[int], by_map: list[list[int]], paths: list[Path]) -> str:
 
 def _has_16_bits(path: Path) -> bool:
     with Image.open(path) as image:
-        return images.bits_of(image) > 8
+        return numeric_files.bits_of(image) > 8
 
 
 def _in_pieces(found: Map) -> tuple[float, float]:

@@ -100,8 +100,8 @@ RECIPE: dict[str, Any] = {"batch": 32, "divide_batch": False, "eval_points": 4} 
 SHARP = {"border": "reflection", "interpolation": "bicubic"}
 AERIAL_ROWS = ("baseline", "baseline-half", "pool-mean", "roll-all-quarter", "roll-all-half")
 
-# The recipe of `fit`: as people train today. The learning rate is for He's initial weights (docs/decisions/0010).
-# Turned images are filled in by reflection and kept sharp, as test images are (0029).
+# The recipe of `fit`, as the searches of docs/when-to-use.md found it. The learning rate is for He's initial weights
+# (docs/decisions/0010). Turned images are filled in by reflection and kept sharp, as test images are (0029).
 AS_SHARP = {"border": "reflection", "interpolation": "bicubic"}
 FIT: dict[str, Any] = {"optimizer": "adamw", "lr": 4e-3, "weight_decay": 0.05, "schedule": "cosine", "warmup": 0.05} | {
     "ema": 0.99,
