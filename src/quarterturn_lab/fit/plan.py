@@ -22,7 +22,7 @@ STRIDED = 48
 TILES = (64, 128)  # sides of tiles, for masks: room for the U-Net's three levels
 EPOCHS = 20  # at least so many passes over the images: larger images wait until the minutes allow them
 STEPS = 20  # at least so many steps in an epoch of a small set, if batches of 8 allow them
-BATCHES = (8, 64)
+BATCHES = (8, 32)  # the larger one as in the searches of docs/when-to-use.md
 TRIAL = 0.25  # share of the minutes for the choice of the symmetry
 RESERVE = 0.05  # of the minutes, for what is not counted
 FEWEST = 20  # images: with fewer, three parts of them say nothing
@@ -67,7 +67,7 @@ def batch_for(samples: int) -> int:
     """The batch size for a number of samples: a power of two that leaves some steps in an epoch.
 
     >>> batch_for(100), batch_for(600), batch_for(50_000)
-    (8, 16, 64)
+    (8, 16, 32)
     """
     low, high = BATCHES
     return int(min(high, max(low, 2 ** math.floor(math.log2(max(samples / STEPS, 1))))))
@@ -126,7 +126,8 @@ def config_of(
         "epochs": epochs,
         "threads": cores(),
         **warps,
-        **({"tiles": size.tiles} if masks else {"stem_stride": size.stem_stride}),
+        **({"tiles": size.tiles} if masks else {"stem_stride": size.stem_stride, "blocks": 1}),
+        **({"invariants": True} if not masks and symmetry != "none" and "pool" not in options else {}),
         **({"output": "sigmoid"} if found.task == "answers" else {}),
     }
     settings = settings_of("fit-masks" if masks else "fit", rows.get(symmetry, rows["C4"]), **{**planned, **options})

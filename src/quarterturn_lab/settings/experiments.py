@@ -210,7 +210,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         replace(SMALL, channels=3, side=64, norm=True),
         "images",
         RESIDUAL_ROWS,
-        {**FIT, "batch": 64, "eval_train": 1000, "augment": {"shift": 0.08, "zoom": 1.3, **AS_SHARP}},
+        {**FIT, "batch": 32, "eval_train": 1000, "augment": {"shift": 0.08, "zoom": 1.3, **AS_SHARP}},
     ),
     "fit-masks": Experiment(
         "your own images with masks, by `quarterturn fit`",
