@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from labtools import class_folders
+from labtools import call, class_folders, nuclei_tree
 from PIL import Image
 
+from quarterturn_lab.data import folders, nuclei
 from quarterturn_lab.data.dataset import Dataset, Settings
 from quarterturn_lab.data.look import look
 from quarterturn_lab.data.own_images import load
@@ -86,11 +87,11 @@ def test_parts_of_other_sizes(tmp_path: Path) -> None:
 def test_labels_belong_to_the_fingerprint_and_pixels_are_decoded_once(tmp_path: Path) -> None:
     root = class_folders(tmp_path, 8)
     seen: list[str] = []
-    with watching(lambda what, done, total: seen.append(what)):
+    with watching(lambda what, done, total: seen.append(what), after=0):
         one = load(own(root))
     assert seen.count("reading") == seen.count("decoding") == 16
     seen.clear()
-    with watching(lambda what, done, total: seen.append(what)):
+    with watching(lambda what, done, total: seen.append(what), after=0):
         other = load(own(root, test_part=0.3))
     assert set(seen) == {"reading"}
     assert one.fingerprint != other.fingerprint
@@ -172,6 +173,37 @@ def test_bad_files_are_named_or_skipped(tmp_path: Path) -> None:
         load(own(root))
     data = agree(root, skip_bad=True)
     assert set(data.bad) == set(BAD)
+
+
+def test_bad_files_are_named_or_skipped_in_the_papers_experiments_too(tmp_path: Path) -> None:
+    root = bad_tree(tmp_path)
+    with pytest.raises(DataError, match=r"ant/dangling\.png is a link to .*4 more .*--skip-bad"):
+        folders.load(Settings(folder=str(root), side=16, channels=1))
+    data = folders.load(Settings(folder=str(root), side=16, channels=1, skip_bad=True))
+    assert set(data.bad) == set(BAD)
+    assert len(data.names) == 24
+    scenes = nuclei_tree(tmp_path / "nuclei")
+    (scenes / "labels/cell03.png").unlink()
+    os.mkfifo(scenes / "labels/cell03.png")
+    with pytest.raises(DataError, match=r"cell03\.png is not a file of data"):
+        nuclei.load(Settings(folder=str(scenes), side=16, channels=3))
+    assert nuclei.load(Settings(folder=str(scenes), side=16, channels=3, skip_bad=True)).bad == ("cell03",)
+
+
+def test_the_commands_info_and_verify_name_bad_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = bad_tree(tmp_path)
+    code, out, _ = call(f"data info {root}", capsys)
+    assert code == 0
+    assert all(name in out for name in BAD)
+    whole = (root / "bee/3.png").read_bytes()
+    (root / "bee/3.png").write_bytes(whole[: len(whole) // 2])  # the header is good
+    code, out, _ = call(f"data verify {root}", capsys)
+    assert code == 1
+    assert all(f"bad: {name} " in out for name in (*BAD, "bee/3.png"))
+    assert "23 of 29 images" in out
+    code, _, errors = call(f"data info {root} --task numbers", capsys)
+    assert code == 2
+    assert "--task numbers is not for images with one folder for each class: leave it out" in errors
 
 
 def test_a_folder_without_images_shows_the_layouts(tmp_path: Path) -> None:

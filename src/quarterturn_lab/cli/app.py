@@ -8,9 +8,8 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from quarterturn_lab.cli.options import FitOptions, Options
+from quarterturn_lab.cli.options import FitOptions, ImageOptions, Options
 from quarterturn_lab.errors import LabError, of_system
-from quarterturn_lab.settings.config import MAX_PIXELS
 
 
 def _version() -> str:
@@ -31,6 +30,7 @@ app.command(data_app)
 
 DEFAULTS = Options()
 FIT_DEFAULTS = FitOptions()
+READING = ImageOptions()
 RUNS = Path("runs")
 
 
@@ -384,23 +384,23 @@ def doctor() -> None:
 
 
 @data_app.command
-def info(folder: Path) -> None:
-    """Describe a data folder: number of images, sizes, and classes or answers.
+def info(folder: Path, *, options: ImageOptions = READING) -> None:
+    """Describe a folder of images: what there is to learn, sizes, values, the split, and files that cannot be used.
 
     Example: quarterturn data info ../data/plankton
 
     Parameters
     ----------
     folder
-        A folder with one folder for each class, or the plankton, MNIST, galaxies, aerial or nuclei data.
+        Images in one folder for each class, with a table of labels, or with masks.
     """
     from quarterturn_lab.cli.data import info as look
 
-    look(folder)
+    look(folder, options.given())
 
 
 @data_app.command
-def verify(folder: Path, *, max_pixels: int = MAX_PIXELS) -> None:
+def verify(folder: Path, *, options: ImageOptions = READING) -> None:
     """Decode every image and list those that cannot be used. The exit code is 1 if there are any.
 
     Example: quarterturn data verify ../data/plankton
@@ -408,13 +408,11 @@ def verify(folder: Path, *, max_pixels: int = MAX_PIXELS) -> None:
     Parameters
     ----------
     folder
-        A folder with one folder for each class, or the plankton, MNIST, galaxies, aerial or nuclei data.
-    max_pixels
-        Images with more pixels count as unusable.
+        Images in one folder for each class, with a table of labels, or with masks.
     """
     from quarterturn_lab.cli.data import verify as look
 
-    sys.exit(0 if look(folder, max_pixels) else 1)
+    sys.exit(0 if look(folder, options.given()) else 1)
 
 
 def _is_ours(error: Exception) -> bool:

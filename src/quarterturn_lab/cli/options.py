@@ -5,18 +5,11 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from quarterturn_lab.settings.options import FIT_HEADINGS, HEADINGS
-
-
-class _Given:
-    """Options of which those that are not given are None."""
-
-    def given(self) -> dict[str, Any]:
-        """The options that the user gave."""
-        return {name: value for name, value in asdict(self).items() if value is not None}  # type: ignore[call-overload]
+from quarterturn_lab.settings.options import FIT_HEADINGS, HEADINGS, IMAGES
 
 
 def _fields(headings: dict[str, dict[str, tuple[Any, str]]]) -> Any:
+    """A data class with a field for each option below these headings; one that is not given is None."""
     return make_dataclass(
         "_Fields",
         [
@@ -24,16 +17,26 @@ def _fields(headings: dict[str, dict[str, tuple[Any, str]]]) -> Any:
             for number, (heading, options) in enumerate(headings.items())
             for name, (kind, text) in options.items()
         ],
-        bases=(_Given,),
         frozen=True,
     )
 
 
+class _Given:
+    def given(self) -> dict[str, Any]:
+        """The options that the user gave."""
+        return {name: value for name, value in asdict(self).items() if value is not None}  # type: ignore[call-overload]
+
+
 @Parameter(name="*")
-class Options(_fields(HEADINGS)):  # type: ignore[misc]  # the fields are known only at run time
+class Options(_fields(HEADINGS), _Given):  # type: ignore[misc]  # the fields are known only at run time
     """Options that override the settings of an experiment."""
 
 
 @Parameter(name="*")
-class FitOptions(_fields(FIT_HEADINGS)):  # type: ignore[misc]
+class ImageOptions(_fields({"Reading images": IMAGES}), _Given):  # type: ignore[misc]
+    """Options that say how images are read."""
+
+
+@Parameter(name="*")
+class FitOptions(_fields(FIT_HEADINGS), _Given):  # type: ignore[misc]
     """Options that override what `fit` plans."""

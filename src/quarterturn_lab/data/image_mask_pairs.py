@@ -120,6 +120,9 @@ def one(
 
 def read_labels(path: Path, instances: bool) -> NDArray[np.uint16]:
     """A label map `(H, W)`: the instance numbers, or 1 where any channel is above 0."""
+    fault = images.fault_of(path)
+    if fault:
+        raise DataError(f"{path} {fault}")
     try:
         with quiet(), Image.open(path) as image:
             if not instances and image.mode in ("P", "PA", "LA", "RGBA"):

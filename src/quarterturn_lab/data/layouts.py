@@ -319,6 +319,8 @@ def _with_masks(folder: Path, settings: Settings) -> Layout | None:
         if pair:
             here, there, unusable = _pairs(*pair, prefix)
             files, labels, bad = files | here, labels | there, bad | unusable
+    if not files and not bad:
+        return None
     if not files:
         raise DataError(f"no image in {folder} has a mask of the same name; expected {TREE.format(folder=folder)}")
     in_parts = {
@@ -329,7 +331,7 @@ def _with_masks(folder: Path, settings: Settings) -> Layout | None:
     meaning = masks.meaning(list(labels.values()), settings.task, lines)
     split = all(in_parts.values()) and "train" in in_parts.values()
     return Layout(
-        f"each with a mask ({meaning.words})" + (", already split" if split else ""),
+        "with masks" + (", already split" if split else ""),
         folder,
         meaning.task,
         meaning.classes,

@@ -36,6 +36,8 @@ class Found:
     levels: str  # the values in the files, in words
     bad: dict[str, str]  # files that cannot be used, and why
     notes: tuple[str, ...]
+    detail: str = ""  # what the values of masks mean, in words
+    rule: str = ""  # how the images are split, in words
 
     def lines(self) -> list[str]:
         """The summary, a line each."""
@@ -46,7 +48,7 @@ class Found:
             f"{self.folder}: {self.images:,} images, {self.layout}",
             f"to learn: {self._target()}",
             f"images: {kind}, {self.levels}; longest side {size}",
-            "split: " + ", ".join(f"{count:,} {PART_NAMES[part]}" for part, count in self.parts.items()),
+            "split: " + ", ".join(f"{count:,} {PART_NAMES[part]}" for part, count in self.parts.items()) + self.rule,
         ]
         if self.bad:
             first = ", ".join(f"{name} ({fault})" for name, fault in list(self.bad.items())[:SHOWN])
@@ -60,9 +62,10 @@ class Found:
         if self.task in ("numbers", "answers"):
             what = "a number" if count == 1 else f"{count} numbers"
             return f"{what if self.task == 'numbers' else f'{count} shares'}: {some(self.classes)}"
+        if self.task == "regions":
+            return f"a class for each pixel, one of {count}: {some(self.classes)} ({self.detail})"
         if self.task in DENSE:
-            kind = {"pixels": "a mask of", "instances": "objects, from a mask of", "regions": "a mask of"}[self.task]
-            return f"{kind} {count} classes: {some(self.classes)}"
+            return f"{'single objects' if self.task == 'instances' else 'object or background'} ({self.detail})"
         order = sorted(range(len(self.classes)), key=lambda i: -self.counts[i])
         largest = [f"{self.classes[i]} ({self.counts[i]:,})" for i in order[:SHOWN]]
         rest = f", ... down to {self.classes[order[-1]]} ({self.counts[order[-1]]:,})" if len(order) > SHOWN else ""
@@ -96,7 +99,9 @@ def look(settings: Settings) -> Found:
         channels = max(found.channels for found in headers.values())
         if channels == 3 and not _has_colour(layout):
             channels = 1
-            notes.append("the colour files that were looked at hold grey values, so all are read as grey")
+            notes.append(
+                f"the files have three equal channels ({len(sample(layout.files))} were looked at): read as grey"
+            )
     names = tuple(layout.files)
     parts = split(layout, names, settings)
     longest = sorted(max(headers[name].width, headers[name].height) for name in names)
@@ -114,6 +119,21 @@ def look(settings: Settings) -> Found:
         levels,
         layout.bad,
         (*layout.notes, *notes, *_rare(layout)),
+        layout.meaning.words if layout.meaning else "",
+        _rule(layout),
+    )
+
+
+def _rule(layout: Layout) -> str:
+    """How the images are split, in words."""
+    if {"valid", "test"} <= set(layout.part.values()):
+        return ", as they are split already"
+    some_given = f", with your own part to {'test' if 'test' in layout.part.values() else 'validate'}"
+    by = "specimen" if layout.group else "name"
+    return (
+        (some_given if layout.part else "")
+        + f", chosen by {by}"
+        + (" within each class" if layout.task == "classes" else "")
     )
 
 
@@ -174,7 +194,8 @@ def _picture_header(path: Path) -> Header:
                 if not is_tiff and frames > 1:
                     images.check_is_one_picture(path, image)
                 width, height = image.size
-                if image.getexif().get(0x0112, 1) > 4:  # stored on its side
+                loads_all = image.format == "PNG" and "exif" not in image.info  # Pillow would look behind the pixels
+                if not loads_all and image.getexif().get(0x0112, 1) > 4:  # stored on its side
                     width, height = height, width
                 return Header(1 if image.mode in GREY else 3, width, height, bits, image.mode == "F")
     except DataError:

@@ -8,6 +8,7 @@
 `--task` says it where this goes wrong.
 """
 
+import functools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -122,6 +123,12 @@ def named(value: int) -> str:
 
 def meaning(paths: Sequence[Path], task: str, names: tuple[str, ...] = ()) -> Meaning:
     """What the values of these label maps mean. `task` and the names of the classes say it, if they are given."""
+    return _meaning(tuple((path, path.stat().st_size, path.stat().st_mtime_ns) for path in paths), task, names)
+
+
+@functools.lru_cache(maxsize=8)  # a run looks at the same maps several times
+def _meaning(files: tuple[tuple[Path, int, int], ...], task: str, names: tuple[str, ...]) -> Meaning:
+    paths = [path for path, _, _ in files]
     if task not in ("auto", "pixels", "regions", "instances"):
         raise ConfigError(f"--task {task} is not for images with masks: give pixels, regions or instances")
     some = [paths[i] for i in np.linspace(0, len(paths) - 1, min(MOST, len(paths))).round().astype(int)]
@@ -135,12 +142,12 @@ def meaning(paths: Sequence[Path], task: str, names: tuple[str, ...] = ()) -> Me
     if task == "auto":
         task = "regions" if names else _task(values, [found for found, _ in seen], [path for _, path in seen])
     if task == "instances":
-        return Meaning(task, ("background", "object"), words="each object by its own value")
+        return Meaning(task, ("background", "object"), words="each has a value of its own in the masks")
     if len(values) < 2:
         raise DataError(f"all {len(seen)} masks that were looked at have {named(values[0])} alone, such as {paths[0]}")
     if task == "pixels":
         rest = ", ".join(named(value).removeprefix("the ") for value in values[1:3]) + (", ..." if values[3:] else "")
-        return Meaning(task, ("background", "object"), (values[0],), words=f"object: {rest}")
+        return Meaning(task, ("background", "object"), (values[0],), words=f"object: {rest} in the masks")
     void = LEFT_OUT in values and len(values) > 2 and values[-2] < CLASSES and len(names) <= LEFT_OUT
     if void:
         values.remove(LEFT_OUT)
@@ -155,7 +162,7 @@ def meaning(paths: Sequence[Path], task: str, names: tuple[str, ...] = ()) -> Me
             "classes. Give --task instances if each is an object, or save them without smoothing or compression"
         )
     own = tuple("background" if value == 0 else named(value).removeprefix("the ") for value in values)
-    return Meaning(task, names or own, tuple(values), void, f"a class for each value{note}")
+    return Meaning(task, names or own, tuple(values), void, f"by the values of the masks{note}")
 
 
 def _values_or_none(path: Path) -> tuple[list[int], Path] | None:

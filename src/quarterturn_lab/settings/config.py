@@ -204,6 +204,9 @@ class Config(ImageSettings):
 
     @model_validator(mode="after")
     def _fits(self) -> "Config":
+        fault = self.net.fault()
+        if fault:
+            raise ValueError(fault)
         if any(not 0 < drop <= 1 for drop in self.drops):
             raise ValueError(f"drops are fractions of the run, between 0 and 1, got {self.drops}")
         if self.warmup > 1 and self.warmup != int(self.warmup):
@@ -279,7 +282,11 @@ def explained(error: ValidationError) -> str:
     lines = []
     for found in error.errors():
         place = ".".join(map(str, found["loc"])) or "config"
-        lines.append(f"{place}: {found['msg']}, got {found['input']!r}" if found["loc"] else str(found["msg"]))
+        lines.append(
+            f"{place}: {found['msg']}, got {found['input']!r}"
+            if found["loc"]
+            else str(found["msg"]).removeprefix("Value error, ")
+        )
     return "invalid settings: " + "; ".join(lines)
 
 
