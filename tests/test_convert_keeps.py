@@ -105,6 +105,37 @@ def test_tied_parameters_of_different_layers_are_refused_by_name() -> None:
         qt.convert(net, qt.C4)
 
 
+@pytest.mark.parametrize(
+    "forward", [lambda bn, y: bn(y) * bn.weight[:, None, None], lambda bn, y: bn(bn.weight[:, None, None] * y)]
+)
+def test_parameters_of_layers_that_code_uses_too_stay_one(forward: Any) -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bn = nn.BatchNorm2d(16)
+
+        def forward(self, y: Tensor) -> Tensor:
+            return forward(self.bn, y)
+
+    net = qt.convert(nn.Sequential(nn.Conv2d(3, 16, 3), Scaled(), nn.Conv2d(16, 4, 3)), qt.C4, example=images())
+    assert net.get_submodule("1.bn_weight").weight is net.get_submodule("1.bn").weight
+    assert not net.conversion.plain
+
+
+def test_parameters_of_layers_that_code_uses_as_a_whole_make_a_plain_part() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bn = nn.BatchNorm2d(16)
+
+        def forward(self, y: Tensor) -> Tensor:
+            return self.bn(y) * self.bn.weight.mean()
+
+    net = qt.convert(nn.Sequential(nn.Conv2d(3, 16, 3), Scaled(), nn.Conv2d(16, 4, 3)), qt.C4, example=images())
+    assert [part.path for part in net.conversion.plain] == ["1"]
+    assert [name for name, _ in net.named_parameters() if "bn.weight" in name] == ["1.part.bn.weight"]
+
+
 def test_hooks_of_layers_that_stay_are_kept_and_others_named() -> None:
     calls: list[str] = []
     net = network()

@@ -187,6 +187,34 @@ def blocks_channels_last(x: Tensor, side: int) -> Tensor:
     return x.reshape(n, h // side, w // side, -1).permute(0, 3, 1, 2)
 
 
+def shuffled(x: Tensor, side: int) -> Tensor:
+    """A pixel shuffle, as it is often written out."""
+    n, c, h, w = x.shape
+    x = x.view(n, c // side**2, side, side, h, w).permute(0, 1, 4, 2, 5, 3).contiguous()
+    return x.view(n, c // side**2, h * side, w * side)
+
+
+def shuffled_blocks_first(x: Tensor, side: int) -> Tensor:
+    """The same with the axes of blocks as the slower ones of the channels, one axis after the other."""
+    n, _, h, w = x.shape
+    x = x.unflatten(1, (side, side, -1)).transpose(1, 3).permute(0, 1, 4, 3, 5, 2)
+    return x.flatten(4).flatten(2, 3).reshape(n, -1, side * h, side * w)
+
+
+def shuffled_around(x: Tensor, side: int) -> Tensor:
+    """With features between the axes of blocks."""
+    x = torch.reshape(x, (x.size(0), side, x.size(1) // side**2, side, x.size(2), x.size(3)))
+    return torch.permute(x, (0, 2, 4, 3, 5, 1)).flatten(-2).flatten(2, 3)
+
+
+def shuffled_channels_last(m: Any, x: Tensor) -> Tensor:
+    """As patches are expanded behind a dense layer."""
+    x = m.up(x.permute(0, 2, 3, 1))
+    n, h, w, c = x.shape
+    x = x.reshape(n, h, w, 2, 2, c // 4).permute(0, 1, 3, 2, 4, 5).reshape(n, 2 * h, 2 * w, c // 4)
+    return m.norm(x).movedim(-1, 1)
+
+
 class Blur(nn.Module):
     """A fixed filter for every map, with reflected borders and a stride."""
 
@@ -204,16 +232,35 @@ class Blur(nn.Module):
 class CoordinateAttention(nn.Module):
     """Means of rows and of columns in one tensor, as it is mostly written: each orientation sees its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 16, between: int = 8) -> None:
         super().__init__()
         self.rows, self.columns = nn.AdaptiveAvgPool2d((None, 1)), nn.AdaptiveAvgPool2d((1, None))
-        self.a, self.b, self.c = conv(16, 8, 1), conv(8, 16, 1), conv(8, 16, 1)
+        self.a, self.norm = conv(width, between, 1), nn.BatchNorm2d(between)
+        self.b, self.c = conv(between, width, 1), conv(between, width, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         _, _, h, w = x.size()
-        y = F.hardswish(self.a(torch.cat([self.rows(x), self.columns(x).permute(0, 1, 3, 2)], dim=2)))
-        rows, columns = torch.split(y, [h, w], dim=2)
+        y = self.norm(self.a(torch.cat([self.rows(x), self.columns(x).permute(0, 1, 3, 2)], dim=2)))
+        rows, columns = torch.split(y * F.relu6(y + 3) / 6, [h, w], dim=2)
         return x * self.b(rows).sigmoid() * self.c(columns.permute(0, 1, 3, 2)).sigmoid()
+
+
+def coordinates_of_lines(m: Any, x: Tensor) -> Tensor:
+    """Columns first, without axes of one; different means; the strips are taken apart by their sizes."""
+    h = x.shape[2]
+    y = torch.cat([x.amax(2), x.mean(3)], dim=2)
+    y = m.norm(m.a(y)).relu() * m.norm.weight.view(1, -1, 1)
+    columns, rows = m.b(y[:, :, : x.shape[3]]), m.c(y[..., -h:])
+    return x * torch.sigmoid(rows.unsqueeze(3) + columns.unsqueeze(2))
+
+
+def coordinates_channels_last(m: Any, x: Tensor) -> Tensor:
+    """With dense layers and a layer norm; what is made of rows goes through a norm and windows of its own."""
+    y = torch.cat([x.mean(3).transpose(1, 2), x.mean(2).transpose(1, 2)], dim=1)
+    y = F.gelu(m.norm(m.a(y)) * 0.5 + 1)
+    rows, columns = (m.b(part).transpose(1, 2) for part in y.split([x.size(2), x.size(3)], dim=1))
+    rows = m.d(m.single(rows.unsqueeze(-1)))
+    return x + x * rows.tanh() * columns.unsqueeze(-2).sigmoid()
 
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
@@ -245,6 +292,21 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     ),
     "coordinate sums": lambda: block(coordinate_sums, a=nn.Linear(16, 8), b=nn.Linear(8, 16), c=nn.Linear(8, 16)),
     "coordinate attention": lambda: after(conv(16, 16), CoordinateAttention(), conv(16, 16)),
+    "coordinates of lines": lambda: block(
+        coordinates_of_lines,
+        a=nn.Conv1d(16, 6, 1),
+        b=nn.Conv1d(6, 16, 1),
+        c=nn.Conv1d(6, 16, 1),
+        norm=nn.BatchNorm1d(6),
+    ),
+    "coordinates, channels last": lambda: block(
+        coordinates_channels_last,
+        a=nn.Linear(16, 8),
+        b=nn.Linear(8, 16),
+        norm=nn.LayerNorm(8),
+        single=nn.BatchNorm2d(16),
+        d=nn.Conv2d(16, 16, (3, 1), padding=(1, 0), groups=16),
+    ),
     "one axis after the other": lambda: block(one_axis_after_the_other, a=conv(16, 16, 1)),
     "global context": lambda: block(
         global_context, a=conv(16, 1, 1), b=nn.Sequential(conv(16, 6, 1), nn.ReLU(), conv(6, 16, 1))
@@ -264,6 +326,21 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "blocks first": lambda: block(lambda m, x: m.a(blocks_first(x, 4)), a=conv(256, 16)),
     "blocks last": lambda: block(lambda m, x: m.a(blocks_last(x, 2)), a=conv(64, 16)),
     "blocks, channels last": lambda: block(lambda m, x: m.a(blocks_channels_last(x, 2)), a=conv(64, 16)),
+    "blocks there and back": lambda: block(
+        lambda m, x: m.a(shuffled(blocks_first(x, 4), 2)) + m.b(shuffled_around(blocks_last(x, 4), 2)),
+        a=conv(64, 16),
+        b=conv(64, 16),
+    ),
+    "shuffled by reshapes": lambda: block(
+        lambda m, x: m.a(shuffled(x, 2)) + shuffled(m.b(x), 2), a=conv(4, 6), b=conv(16, 24)
+    ),
+    "shuffled blocks first": lambda: block(
+        lambda m, x: m.a(shuffled_blocks_first(x, 4)) + m.b(shuffled_around(m.c(x), 4)),
+        a=conv(1, 6),
+        b=conv(3, 6),
+        c=conv(16, 48),
+    ),
+    "shuffled channels last": lambda: block(shuffled_channels_last, up=nn.Linear(16, 40), norm=nn.LayerNorm(10)),
     "functional pixel shuffle": lambda: block(
         lambda m, x: m.a(F.pixel_shuffle(x, 2)) + m.b(F.pixel_shuffle(F.pixel_unshuffle(x, 4), 8)),
         a=conv(4, 16),
@@ -290,10 +367,45 @@ def test_rules_take_maps_that_are_not_square(name: str, sizes: tuple[int, int]) 
     assert max(qt.equivariance_error(converted, qt.D4, x).relative) < EXACT
 
 
-@pytest.mark.parametrize("name", ["blocks first", "functional pixel shuffle"])
+@pytest.mark.parametrize("name", [name for name in NETWORKS if "blocks" in name or "shuffle" in name])
 def test_blocks_of_maps_that_are_not_square(name: str) -> None:
     net, x = made(NETWORKS[name]), torch.randn(2, 3, 16, 24, dtype=torch.float64)
-    assert max(qt.equivariance_error(lively(qt.convert(net, qt.D4, example=x), [x]), qt.D4, x).relative) < EXACT
+    converted = qt.convert(net, qt.D4, example=x, unknown="refuse")
+    assert max(qt.equivariance_error(lively(converted, [x]), qt.D4, x).relative) < EXACT
+
+
+@pytest.mark.parametrize("sizes", [(9, 9), (8, 11)])
+@pytest.mark.parametrize("group", [qt.C4, qt.D4], ids=lambda g: g.name)
+def test_coordinate_attention_is_that_of_each_orientation(group: qt.Group, sizes: tuple[int, int]) -> None:
+    """Where no layer mixes orientations, each has the old module's answer to its maps, in its own frame."""
+    order = group.order
+    x = torch.randn(2, 3, *sizes, dtype=torch.float64)
+    net = nn.Sequential(conv(3, 2 * order), CoordinateAttention(2 * order, 3 * order)).double()
+    converted = qt.convert(net, group, example=x, output="stacked").eval()
+    assert not converted.conversion.plain
+    own = CoordinateAttention(2, 3).double().eval()
+    with torch.no_grad():
+        for name in "abc":
+            layer, mine = converted.get_submodule(f"1.{name}"), own.get_submodule(name)
+            layer.weight.zero_()
+            layer.weight.unflatten(1, (-1, order))[:, :, 0] = mine.weight.flatten(1)
+            layer.bias.copy_(mine.bias)
+        maps = converted.get_submodule("0")(x)
+        answers = converted(x).unflatten(1, (-1, order))
+        for g in range(order):
+            mine = own(qt.act(maps.unflatten(1, (-1, order))[:, :, g], group, g))
+            assert gap(qt.act(answers[:, :, g], group, g), mine) < EXACT
+
+
+@pytest.mark.parametrize("init", ["scratch", "pretrained"])
+@pytest.mark.parametrize(("moved", "known"), [(shuffled, F.pixel_shuffle), (blocks_last, F.pixel_unshuffle)])
+def test_blocks_that_are_moved_by_reshapes_are_those_of_torch(moved: Any, known: Any, init: Any) -> None:
+    x = torch.randn(2, 3, 8, 12, dtype=torch.float64)
+    nets = [Code(lambda m, x, f=f: m.b(f(m.a(x), 2)), a=conv(3, 16), b=nn.LazyConv2d(4, 3)) for f in (moved, known)]
+    nets = [net.double() for net in nets if net.double()(x) is not None]
+    one, other = (qt.convert(net, qt.D4, init=init, example=x) for net in nets)
+    one.load_state_dict(other.state_dict())
+    assert gap(one(x), other(x)) < EXACT
 
 
 # --- what the filters are ---------------------------------------------------------------------------------------------
@@ -376,24 +488,36 @@ def spread_twice(x: Tensor) -> Tensor:
     return mean.expand_as(x) * mean.exp().expand_as(x)
 
 
+def strips(x: Tensor) -> Tensor:
+    return torch.cat([x.mean(3, keepdim=True), x.mean(2, keepdim=True).transpose(2, 3)], 2)
+
+
 @pytest.mark.parametrize(
     ("forward", "why"),
     [
         (lambda m, x: m.a(x).mean(3), "reduces one axis of positions"),
         (lambda m, x: m.b(m.a(x).mean(3)), "a convolution over 1 axes"),
-        (lambda m, x: m.a(x).view(2, 8, 8, 2, 8, 2).amax((3, 5)), "splits an axis|together with others"),
+        (lambda m, x: m.a(x).view(2, 8, 8, 2, 8, 2).amax((3, 5)), "positions into blocks"),
         (
             lambda m, x: blocks_first(m.a(x)[..., :8, :], 2).view(2, 32, -1).softmax(1)[:, :3].relu() * 1,
             "known|feature|different shapes",
         ),
         (
             lambda m, x: m.a(x).view(2, 8, 8, 2, 16).permute(0, 1, 3, 2, 4).reshape(2, 16, 8, 16),
-            "positions to features",
+            "positions into blocks",
         ),
         (
-            lambda m, x: torch.cat([m.a(x).mean(3, keepdim=True), m.a(x).mean(2, keepdim=True).transpose(2, 3)], 2),
-            "another axis",
+            lambda m, x: torch.cat([m.a(x).mean(3, keepdim=True), m.a(x).mean(2, keepdim=True).transpose(2, 3)], 1),
+            "hold different things",
         ),
+        (lambda m, x: strips(m.a(x)), "joins means of rows"),
+        (lambda m, x: strips(m.a(x))[:, :, 3:19].sigmoid() * m.a(x), "otherwise than they were joined"),
+        (lambda m, x: m.d(strips(m.a(x)))[:, :, :16] * m.a(x), "joins means of rows and of columns"),
+        (lambda m, x: (strips(m.a(x)) * m.a(x).mean((2, 3), keepdim=True))[:, :, :16] * m.a(x), "joins means of rows"),
+        (lambda m, x: F.group_norm(strips(m.a(x)), 2)[:, :, :16] * m.a(x), "joins means of rows"),
+        (lambda m, x: strips(m.a(x)).mean((2, 3)), "reduces one axis"),
+        (lambda m, x: F.linear(strips(m.a(x)).flatten(1), m.flat), "joins means of rows"),
+        (lambda m, x: (strips(m.a(x)) * m.line)[:, :, :16] * m.a(x), "'line' has a number for each part"),
         (lambda m, x: F.conv2d(x, m.a.weight * m.table), "numbers than one for each filter"),
         (lambda m, x: m.one(m.a(x).mean((2, 3)).unsqueeze(1)), "must leave as many"),
         (lambda m, x: F.conv2d(x, m.a.weight) + F.conv2d(x, m.a.weight, padding=1, dilation=2), "several ways"),
@@ -405,6 +529,9 @@ def spread_twice(x: Tensor) -> Tensor:
 )
 def test_what_is_no_such_part_is_refused(forward: Callable[..., Any], why: str) -> None:
     net = Code(forward, a=conv(3, 8), c=conv(8, 8), b=nn.Conv1d(8, 8, 3), one=nn.Conv1d(1, 1, 3))
+    net.add_module("d", nn.Conv2d(8, 8, (3, 1), padding=(1, 0)))
+    net.register_parameter("flat", nn.Parameter(torch.randn(4, 256)))
+    net.register_parameter("line", nn.Parameter(torch.randn(1, 1, 32, 1)))
     net.register_buffer("table", torch.randn(1, 3, 3, 3))
     net.register_parameter("g", nn.Parameter(torch.rand(8, 1, 1, 1)))
     net.register_parameter("square", nn.Parameter(torch.randn(256, 256)))

@@ -24,3 +24,13 @@ def unknown(what: str, name: object, valid: Iterable[str]) -> ConfigError:
     from quarterturn.errors import unknown as nearest  # its package imports torch
 
     return ConfigError(str(nearest(what, name, valid)))
+
+
+def of_system(error: OSError) -> RunError | None:
+    """The error for a place that the system refuses, such as a folder without permissions; None if it names none."""
+    if error.filename is None:
+        return None
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return RunError(f"{error.filename} is a file, and a folder is needed: give another place")
+    why = (error.strerror or type(error).__name__).lower()
+    return RunError(f"{error.filename} cannot be used, {why}: give another place, or change its permissions")

@@ -435,9 +435,9 @@ def test_the_report_shows_answers_and_masks(trained: Path, tmp_path: Path) -> No
 
 def test_data_info_and_verify_know_the_sets(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     for name, words in {
-        "galaxies": ("20 galaxies with 37 answers", "16 / 2 / 2"),
-        "buildings": ("train: 3 images", "130 x 130"),
-        "nuclei": ("12 images with label maps", "48 to 61 pixels"),
+        "galaxies": ("20 images, labels in training_solutions_rev1.csv", "37 shares", "14 to train, 3 to validate"),
+        "buildings": ("6 images, with masks", "3 to train, 1 to validate, 2 to test", "130 pixels"),
+        "nuclei": ("12 images, with masks", "single objects", "48 to 61 pixels"),
     }.items():
         code, text, errors = call(f"data info {trained}/data/{name}", capsys)
         assert code == 0, errors

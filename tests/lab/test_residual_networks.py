@@ -43,12 +43,12 @@ def lively(net: Net, rotate: str = "filters") -> nn.Module:
 
 @pytest.mark.parametrize("rotate", ["maps", "filters"])
 @pytest.mark.parametrize("side", [15, 16])
-@pytest.mark.parametrize("pool", ["mean", "max"])
+@pytest.mark.parametrize("head", [{}, {"pool": "max"}, {"invariants": True}, {"hidden": (24,)}], ids=str)
 @pytest.mark.parametrize(("row", "group"), [("residual-c4", "C4"), ("residual-d4", "D4"), ("residual-c4", "mirror")])
 def test_rolled_residual_networks_are_exactly_invariant(
-    row: str, group: str, pool: str, side: int, rotate: str
+    row: str, group: str, head: dict[str, Any], side: int, rotate: str
 ) -> None:
-    module = lively(net_of(row, group=group, pool=pool, side=side), rotate)
+    module = lively(net_of(row, group=group, side=side, **head), rotate)
     x = torch.randn(2, 1, side, side, dtype=torch.float64)
     assert max(qt.equivariance_error(module, qt.named(group), x).relative) < 1e-10
     assert module(x).abs().max() > 1e-6
@@ -119,7 +119,7 @@ def test_rolled_networks_have_as_many_maps_as_the_ordinary_one() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--width and --blocks are for residual rows"):
+    with pytest.raises(ConfigError, match="--width, --blocks and --hidden are for residual rows"):
         config_for("synthetic", "baseline", width=16)
     with pytest.raises(ConfigError, match="a width that 8 divides"):
         config_for("synthetic", "residual-d4", width=20)
@@ -129,6 +129,9 @@ def test_what_does_not_fit_is_refused() -> None:
         config_for("synthetic", "residual-c4", norm=False)
     with pytest.raises(ConfigError, match="leave --stem-stride out"):
         config_for("synthetic", "pool-mean", stem_stride=2)
+    for row, options in (("residual-plain", {}), ("pool-mean", {}), ("residual-c4", {"pool": "max"})):
+        with pytest.raises(ConfigError, match="--invariants is for rolled residual rows"):
+            config_for("synthetic", row, invariants=True, **options)
 
 
 def test_other_outputs(tmp_path: Path) -> None:

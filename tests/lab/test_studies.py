@@ -27,9 +27,10 @@ from quarterturn_lab.models import mnist
 from quarterturn_lab.runs import network, run_directory
 from quarterturn_lab.runs.loading import load
 from quarterturn_lab.settings.experiments import PAPER_PLANKTON
-from quarterturn_lab.studies import decisions, findings, paper, plankton, records
+from quarterturn_lab.studies import decisions, findings, paper, plankton, recipe, records
 from quarterturn_lab.studies.catalogue import STUDIES
 from quarterturn_lab.studies.definition import TURNED, Entry, Question, Study, Takeaway, entries
+from quarterturn_lab.studies.measures import MEASURES, together
 from quarterturn_lab.studies.mnist import CHOSEN
 from quarterturn_lab.studies.names import name, names, network_name, split, told
 from quarterturn_lab.studies.page import as_csv, page
@@ -248,8 +249,8 @@ def test_paired_intervals() -> None:
 
 
 def record(entry: Entry, seed: int, loss: float, cpu: float = 100.0, turned: float | None = None) -> dict[str, Any]:
-    scores = {"cross_entropy": loss, "accuracy": 0.5}
-    averaged = {"cross_entropy": loss if turned is None else turned, "accuracy": 0.5}
+    scores = {"cross_entropy": loss, "accuracy": 0.5, "rmse": loss}
+    averaged = {**scores, "cross_entropy": loss if turned is None else turned}
     parts = {"train": scores, "test": scores, "test_4_turns": averaged, "valid": scores, "valid_4_turns": averaged}
     about = {"platform": "p", "python": "3", "torch": "2", "processor": "x", "cores": 2}
     sizes = {"parameters": 1000, "multiply_adds": 2_000_000, "train_images": 2009, "test_images": 3633, "data": "1f"}
@@ -573,7 +574,8 @@ def test_every_finished_run_is_in_the_csv(study_name: str) -> None:
     for row in rows:
         entry = study.labels[row["label"]]
         kept = found.runs[entry.experiment, entry.label, int(row["seed"])]
-        assert float(row["test_cross_entropy"]) == kept["test"]["cross_entropy"]
+        key = MEASURES[study.measure].key
+        assert float(row[f"test_{key}"]) == kept["test"][key]
         assert row["network"] == name(study, row["label"])
 
 
@@ -587,7 +589,8 @@ def test_pictures_have_few_rows_sorted_by_the_measure(study_name: str) -> None:
     study = STUDIES[study_name]
     found = records.load(RESULTS / "records", [entry.experiment for entry in study.entries])
     sides = featured(study, found)
-    assert 0 < len(sides) == len(set(sides)) <= MOST
+    assert len(sides) == len(set(sides)) <= MOST
+    assert bool(sides) == any(found.of(entry) for entry in study.entries)
     means = [float(np.mean(list(findings.values(study, found, side).values()))) for side in sides]
     assert means == sorted(means)
     for row in decisions.decisions(study, found):
@@ -627,6 +630,89 @@ def test_pages_of_half_a_study(study_name: str, kept: Callable[[Entry, int], boo
     assert page(study_name, study, found)
     assert picture(study, found)
     assert all(verb not in finding(study, found) for verb in ("win", "beat"))  # there is nothing to compare
+
+
+# --- other measures, and searches -------------------------------------------------------------------------------------
+
+
+def scored(entry: Entry, seed: int, **scores: float) -> dict[str, Any]:
+    made = record(entry, seed, 1.0)
+    return made | {part: dict(scores) for part in ("train", "test", "test_4_turns", "valid", "valid_4_turns")}
+
+
+GALAXIES = (
+    recipe.trained("recipe-galaxies", "residual-plain", 32, 60, 3),
+    recipe.trained("recipe-galaxies", "residual-c4", 32, 60, 3, invariants=True),
+)
+
+
+@pytest.mark.parametrize(
+    ("measure", "scores", "shown"),
+    [
+        ("rmse", [{"rmse": 0.12}, {"rmse": 0.11}], ["0.12000", "0.11000"]),
+        (
+            "dice",
+            [{"dice": 0.8, "average_precision": 0.5}, {"dice": 0.9, "average_precision": 0.6}],
+            ["20.00", "10.00"],
+        ),
+        ("auc", [{"auc": 0.8, "break_even": 0.5}, {"auc": 0.9, "break_even": 0.6}], ["20.00", "10.00"]),
+    ],
+)
+def test_lower_is_better_by_every_measure(measure: Any, scores: list[dict[str, float]], shown: list[str]) -> None:
+    plain, rolled = GALAXIES
+    question = Question(rolled.label, plain.label, "")
+    study = Study("T", "Which?", "A.", GALAXIES, (), (question,), ("L.",), measure=measure, budgets=(60,))
+    found = records.Records({}, {}, {})
+    for seed in range(3):
+        for entry, own in zip(GALAXIES, scores, strict=True):
+            found.runs[entry.experiment, entry.label, seed] = scored(entry, seed, **own)
+    assert findings.gap(study, found, question).verdict == "better"
+    assert decisions.decisions(study, found)[0].chosen == rolled.label
+    table = rows_of(page("t", study, found), "## All figures")
+    short = MEASURES[measure].short
+    assert [row[f"test {short}"].split(" ")[0] for row in table] == shown
+    columns = list(rows_of(page("t", study, found), "## Paired comparisons")[0])
+    assert any("test" in column for column in columns) == (len(together(measure)) == 2)
+    key = MEASURES[measure].key
+    assert f"test_{key}" in as_csv(study, found).splitlines()[0].split(",")
+    assert "win" in finding(study, found)
+    found.runs[rolled.experiment, rolled.label, 0]["test"] = dict.fromkeys(scores[0], 1 - 0.1)
+    assert findings.values(study, found, rolled.label)[0] == pytest.approx(0.9 if measure == "rmse" else 10.0)
+
+
+def test_a_search_does_not_look_at_test_images() -> None:
+    plain, rolled = GALAXIES
+    search = Study("T", "Which?", "A.", GALAXIES, (), (), ("L.",), measure="rmse", judged="validation", budgets=(60,))
+    found = records.Records({}, {}, {})
+    for entry, valid, test in ((plain, 0.10, 0.30), (rolled, 0.20, 0.05)):
+        made = scored(entry, 0, rmse=valid)
+        found.runs[entry.experiment, entry.label, 0] = made | {"test": {"rmse": test}, "test_4_turns": {"rmse": test}}
+    assert decisions.decisions(search, found)[0].chosen == plain.label
+    text = page("t", search, found)
+    assert "0.10000" in text
+    assert not any(figure in text for figure in ("0.05000", "0.30000"))
+    judged = replace(search, judged="test")
+    assert decisions.decisions(judged, found)[0].chosen == plain.label  # validation chooses, test is reported
+    assert "0.30000" in page("t", judged, found)
+
+
+def test_budgets_are_those_that_networks_were_made_for() -> None:
+    slow = dict.fromkeys((GALAXIES[0].label, GALAXIES[1].label), 99.0)  # a busy machine
+    study = Study("T", "Which?", "A.", GALAXIES, (), (), ("L.",), measure="rmse", budgets=(60,))
+    found = records.Records({}, {}, {})
+    for entry in GALAXIES:
+        found.runs[entry.experiment, entry.label, 0] = scored(entry, 0, rmse=0.1) | {"cpu_seconds": slow[entry.label]}
+    assert {offer.side for offer in decisions.within(study, found, 60)} >= set(slow)
+    assert decisions.within(study, found, 59) == []
+
+
+def test_a_budget_becomes_epochs() -> None:
+    short, long = (recipe.trained("recipe-plankton-2000", "residual-d4", 64, seconds) for seconds in (60, 300))
+    assert (short.budget, long.budget) == (60, 300)
+    assert long.options["epochs"] / short.options["epochs"] == pytest.approx(5, rel=0.05)
+    cost = recipe.MILLISECONDS["residual-d4"][64] * short.options["epochs"] * recipe.SIZES["recipe-plankton-2000"]
+    assert cost == pytest.approx(60_000, rel=0.05)
+    assert short.label != recipe.trained("recipe-plankton-2000", "residual-d4", 64, 60, hidden=128).label
 
 
 # --- records ----------------------------------------------------------------------------------------------------------
@@ -703,7 +789,7 @@ def test_a_study_from_the_command_line(
 
 
 def test_a_run_that_fails_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bad = entries("synthetic", 1, ("baseline",), **{**TINY, "lr": 1e6, "clip": None})
+    bad = entries("synthetic", 1, ("baseline",), **{**TINY, "output_scale": 1e6, "clip": None})
     study = replace(TINY_STUDY, entries=(*bad, *TINY_STUDY.entries[1:]))
     monkeypatch.setitem(STUDIES, "tiny", study)
     entry = study.entries[0]

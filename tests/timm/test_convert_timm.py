@@ -78,6 +78,21 @@ def check(name: str, group: qt.Group) -> None:
     assert is_exact(converted.eval(), group, x)
 
 
+@pytest.mark.parametrize("layer", ["CoordAttn", "SimpleCoordAttn", "EfficientLocalAttn", "StripAttn"])
+def test_coordinate_attention_of_timm_rolls(layer: str) -> None:
+    torch.manual_seed(0)
+    attention = getattr(timm.layers.coord_attn, layer)(32)
+    layers = (nn.Conv2d(3, 32, 3), attention, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 5))
+    net, x = nn.Sequential(*layers).eval(), image(batch=4, size=20)[..., 2:16]
+    converted = qt.convert(net, qt.D4, example=x)
+    assert not converted.conversion.plain
+    converted = lively(converted, [x])
+    with torch.no_grad():
+        assert error_of_answers(lively(net, [x]), qt.D4, (x,)) > 1e-2
+        assert is_exact(converted, qt.D4, x)
+        assert agree(qt.to_plain(converted, x), converted, x)
+
+
 @pytest.mark.parametrize("name", [*FEW.split(), *(f"smp/{name}" for name in SEGMENTERS)])
 def test_converted_networks_are_exact(name: str) -> None:
     check(name, qt.C4)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -26,14 +27,6 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Inside:
-    """What was split off an axis of the maps: the positions inside each block of it."""
-
-    axis: int
-    size: int
-
-
-@dataclass(frozen=True)
 class Spread:
     """An axis of the maps that the old network has reduced alone.
 
@@ -42,6 +35,33 @@ class Spread:
 
     axis: int
     size: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Strips:
+    """The means, say, of rows and those of columns, one after the other, as coordinate attention has them.
+
+    The new network has them as a dense tensor, with their positions beside the examples (`strip_layers`).
+    """
+
+    along: tuple[Position, ...]  # which axis of the maps each one runs along, in each orientation's own frame
+    maps: Any  # the node of maps of the same sizes
+
+    @property
+    def size(self) -> int:
+        return sum(position.size for position in self.along)
+
+
+@dataclass(frozen=True)
+class Strip:
+    """One of them. The new network has both still, and chooses where it meets maps."""
+
+    of: Strips
+    number: int
+
+    @property
+    def size(self) -> int:
+        return self.of.along[self.number].size
 
 
 @dataclass(frozen=True)
@@ -103,8 +123,9 @@ class HeadFeatures:
 Component = (
     Batch
     | Position
-    | Inside
     | Spread
+    | Strips
+    | Strip
     | Extra
     | Features
     | Blocks
@@ -185,10 +206,10 @@ def _with_ones(before: Sequence[Axis], after: tuple[Axis, ...]) -> tuple[Axis, .
 def _split(component: Component, outer: int, order: int) -> tuple[Component, Component]:
     """A component as two, of which the first, slower one has so many."""
     inner, rest = divmod(size_of(component), outer)
-    if rest or not isinstance(component, Features | Extra | Position):
-        raise Refusal("its new shape cannot be followed")
     if isinstance(component, Position):
-        return Position(component.axis, outer), Inside(component.axis, inner)
+        raise Refusal("it splits an axis of positions into blocks")
+    if rest or not isinstance(component, Features | Extra):
+        raise Refusal("its new shape cannot be followed")
     if isinstance(component, Extra):
         return Extra(outer), Extra(inner)
     if inner == order:
@@ -228,8 +249,6 @@ def merged(components: Sequence[Component]) -> Axis:
             if before.features.channels == component.features.channels:
                 make_equal(before.features, component.features)
             axis[-1] = component.features
-        elif isinstance(before, Position) and isinstance(component, Inside) and before.axis == component.axis:
-            axis[-1] = Position(before.axis, before.size * component.size)
         elif size_of(component) != 1 or not isinstance(component, Extra):
             axis.append(component)
     return tuple(axis)

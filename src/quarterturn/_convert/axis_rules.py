@@ -1,6 +1,5 @@
 """What becomes of calls that reshape, permute, add or drop axes: mostly nothing has to be done in the new network."""
 
-import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,18 +14,16 @@ from quarterturn._convert.axes import (
     Extra,
     HeadFeatures,
     HeadIndex,
-    Inside,
     Position,
     axis_size,
     reshaped,
     size_of,
 )
 from quarterturn._convert.equivariant_writer import EquivariantWriter
-from quarterturn._convert.helper_layers import SomeFeatures, SpaceToFeatures
+from quarterturn._convert.helper_layers import SomeFeatures
 from quarterturn._convert.tracked_value import TrackedValue, is_token_axis, result
-from quarterturn._convert.widths import Features, channels, joined, repeated
+from quarterturn._convert.widths import Features, channels
 from quarterturn.graph.refusal import Refusal
-from quarterturn.layers.each_orientation import EachOrientation
 
 
 def reshape(
@@ -48,32 +45,11 @@ def reshape(
     if value.form == "tokens" and not any(is_token_axis(w.group.dim, axis) for axis in axes):
         value = w.maps(value, path, known)
         return reshape(w, path, value, example, known, heads)
-    if any({Inside, Features} <= {type(c) for c in axis} for axis in new.axes):
-        return _space_to_features(w, path, value, new)
     if value.form != "in_batch" and new.has_each_axis_once():
         return new
     held = w.orientations_in_batch(value, path)
     sizes = [_size(w, held, axis, known or {}) for axis in new.axes]
     return result(held, w.method("reshape", held.node, sizes), example, axes=new.axes)
-
-
-def _space_to_features(w: EquivariantWriter, path: str, value: TrackedValue, new: TrackedValue) -> TrackedValue:
-    """Blocks of positions become features, in each orientation's own frame. `new` is what the old code made of it."""
-    at = next(i for i, axis in enumerate(new.axes) if value.features in axis)
-    held = new.axes[at]
-    inside = [c for c in held if isinstance(c, Inside)]
-    blocks = {c.axis: c.size for c in inside}
-    if set(held) != {value.features, *inside} or sorted(blocks) != list(range(w.group.dim)):
-        raise Refusal("it moves positions to features in a way that is not known")
-    if len(set(blocks.values())) > 1 or any(isinstance(c, Inside) for c in new.components if c not in held):
-        raise Refusal("it moves blocks of positions to features that have not the same sides")
-    place = held.index(value.features)
-    before, behind = (math.prod(map(size_of, part)) for part in (held[:place], held[place + 1 :]))
-    order = [c.axis if isinstance(c, Inside) else None for c in held]
-    layer = EachOrientation(w.group, SpaceToFeatures(inside[0].size, order), w.rotate)
-    node = w.helper(f"{path}.blocks", lambda: layer, value.node)
-    features = joined([repeated(value.features, behind)] * before)
-    return result(new, node, new.example, axes=(*new.axes[:at], (features,), *new.axes[at + 1 :]), form="maps")
 
 
 def _size(w: EquivariantWriter, held: TrackedValue, axis: Axis, known: Mapping[Position, Any]) -> Any:

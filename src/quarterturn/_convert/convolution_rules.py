@@ -14,7 +14,7 @@ from quarterturn._convert.axes import Batch, Extra, Position, Spread, maps_of
 from quarterturn._convert.computed_filters import Computed
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.initial_weights import drawn, is_torchs_default, per_feature, projected, rearranged
-from quarterturn._convert.tracked_value import TrackedValue, free_tokens, maps_after, result
+from quarterturn._convert.tracked_value import TrackedValue, free_tokens, is_features_first, maps_after, result
 from quarterturn._convert.widths import Features, channels, make_equal
 from quarterturn.filters import roll_filters, slice_filters
 from quarterturn.graph.refusal import Refusal
@@ -62,6 +62,8 @@ def convolution(
     """A SliceConv on ordinary maps, else a RollConv; a filter for each feature stays one."""
     if value.kind == "oriented" and old.dim == 1 and len(value.axes) == 3 and value.axes[2] == (value.features,):
         return _across_features(w, path, old, value, example)
+    if value.kind == "oriented" and value.strips and _is_pointwise(old, value, example):
+        return _on_strips(w, path, old, value, example)
     _check_dim(w, old)
     outs, ins = old.weight.shape[0], old.weight.shape[1] * old.groups
     is_ordinary = value.kind == "ordinary"
@@ -138,10 +140,22 @@ def _across_features(
     return result(value, w.layer(path, make, value.node), example, axes=axes)
 
 
-def _check_same_use(w: EquivariantWriter, path: str, old: Convolution) -> None:
+def _is_pointwise(old: Convolution, value: TrackedValue, example: Tensor) -> bool:
+    """Whether it looks at each position by itself, with all features."""
+    same = example.shape[2:] == value.shape[2:] and old.groups == 1 and old.computed is None
+    return same and old.weight[0, 0].numel() == 1 and is_features_first(value)
+
+
+def _on_strips(w: EquivariantWriter, path: str, old: Convolution, value: TrackedValue, example: Tensor) -> TrackedValue:
+    """A 1x1 convolution of strips, whose positions are beside the examples: a dense layer."""
+    _check_same_use(w, path, old, on_strips=True)
+    return _dense(w, path, old.weight.flatten(1), old.bias, value, example, old.trained)
+
+
+def _check_same_use(w: EquivariantWriter, path: str, old: Convolution, on_strips: bool = False) -> None:
     """Refuse filters that the old network's code uses in several ways: they become one layer."""
     names = ("stride", "padding", "dilation", "groups", "padding_mode", "output_padding")
-    how = (*(as_tuple(getattr(old, name)) for name in names), old.computed.code if old.computed else None)
+    how = (*(as_tuple(getattr(old, name)) for name in names), old.computed.code if old.computed else None, on_strips)
     if w.known.setdefault(f"{path}, used as", how) != how:
         raise Refusal("its filters are used in several ways: give each of them a layer of its own")
     for other in old.computed.others if old.computed else ():
@@ -300,7 +314,8 @@ def linear(
     if value.form == "tokens" and not positions:
         return _of_tokens(w, path, weight, bias, value, example)
     if not value.positions:  # no positions at all
-        return _dense(w, path, weight, bias, w.dense(value, path), example)
+        held = value if value.strips else w.dense(value, path)
+        return _dense(w, path, weight, bias, held, example, weight.requires_grad)
     kernel = sizes if positions else [1] * w.group.dim
     filters = weight.unflatten(1, (-1, *kernel)) if positions else weight.reshape(*weight.shape, *kernel)
     held = w.maps(value, path)
@@ -342,7 +357,13 @@ def _some_maps(example: Tensor, dim: int) -> Tensor:
 
 
 def _dense(
-    w: EquivariantWriter, path: str, weight: Tensor, bias: Tensor | None, value: TrackedValue, example: Tensor
+    w: EquivariantWriter,
+    path: str,
+    weight: Tensor,
+    bias: Tensor | None,
+    value: TrackedValue,
+    example: Tensor,
+    trained: bool,
 ) -> TrackedValue:
     features, out = w.known.setdefault(w.tied(path), (value.features, channels(weight.shape[0])))
     make_equal(features, value.features)
@@ -354,13 +375,14 @@ def _dense(
             sees = f"{seen} features x {w.group.order} orientations, where it saw {weight.shape[1]} numbers"
             w.notes.append(f"{path}: the last layer sees {sees}; its outputs are pooled")
         layer = RollLinear(w.group, seen, count, bias is not None, w.rotate, weight.device, weight.dtype)
-        old = Convolution(weight, bias, trained=weight.requires_grad)
+        old = Convolution(weight, bias, trained=trained)
         ins, outs = w.widths.sources(features), w.widths.sources(out)
         _fill(w, layer, old, outs, ins, 1, lambda t: roll_filters(t, w.group, _all(w)))
         return layer
 
     node = w.layer(path, make, value.node)
-    return result(value, node, example, axes=(*value.axes[:-1], (out,)), form="dense")
+    axes = tuple((out,) if value.features in axis else axis for axis in value.axes)
+    return result(value, node, example, axes=axes, form="dense")
 
 
 def linear_layer(w: EquivariantWriter, path: str, module: Any, value: TrackedValue, example: Tensor) -> TrackedValue:

@@ -21,10 +21,11 @@ from quarterturn._convert.axes import (
     Free,
     HeadFeatures,
     HeadIndex,
-    Inside,
     Orientations,
     Position,
     Spread,
+    Strip,
+    Strips,
     Tokens,
     maps_of,
     merged,
@@ -34,6 +35,7 @@ from quarterturn._convert.axes import (
 from quarterturn._convert.carried_over import names_of_tied
 from quarterturn._convert.helper_layers import FeatureParameter, OrientationsToBatch, OrientationsToFeatures, ToChannels
 from quarterturn._convert.initial_weights import Init, per_feature
+from quarterturn._convert.strip_layers import StripAsMaps
 from quarterturn._convert.tracked_value import (
     TrackedValue,
     is_features_first,
@@ -100,7 +102,7 @@ class EquivariantWriter:
 
     def free(self, path: str) -> str:
         """A path like this one that no layer has yet."""
-        return free_name(path or "layer", lambda name: name in self.makers or _has(self.model, name))
+        return free_name(path or "layer", lambda name: name in self.makers or _found(self.model, name) is not None)
 
     def helper(self, path: str, make: Callable[[], nn.Module], *inputs: Any) -> fx.Node:
         """Write down a layer that the old network does not have."""
@@ -138,21 +140,36 @@ class EquivariantWriter:
 
     def finish(self) -> tuple[nn.Module, fx.Graph]:
         """All layers made, all numbers put in."""
-        root = nn.Module()
-        for path, make in self.makers.items():
-            try:
-                layer = make()
-            except QuarterturnError as error:
-                why = f"{path} cannot be built: {error}"
-                raise RefusedParts(f"{why}; wrap() takes every network", {path: why}, {}) from error
-            _put(root, path, layer)
+        root, renamed = nn.Module(), {}
+        layers = {path: self._made(path) for path in self.makers}
+        for path, layer in sorted(layers.items(), key=lambda item: isinstance(item[1], FeatureParameter)):
+            tensor = _found(root, path)
+            if isinstance(tensor, Tensor):  # it is a layer's own as well
+                assert isinstance(layer, FeatureParameter)
+                if tensor.shape != layer.weight.shape:
+                    raise _refused(
+                        _around(path), path, "a layer has this parameter, and other features are scaled by it"
+                    )
+                layer.weight = tensor  # type: ignore[assignment]
+                renamed[path] = self.free("_".join(path.rsplit(".", 1)))
+            _put(root, renamed.get(path, path), layer)
         for path, make_tensor in self.constants.items():
+            if isinstance(_found(root, path), Tensor):
+                why = "a layer has this parameter, and it is used by itself in a way that is not known"
+                raise _refused(_around(path), path, why)
             _put(root, path, make_tensor())
         for node in self.graph.nodes:
+            node.target = renamed.get(node.target, node.target)
             node.args, node.kwargs = fx.node.map_aggregate(
                 (node.args, node.kwargs), lambda a: a.number() if isinstance(a, Later) else a
             )
         return root, self.graph
+
+    def _made(self, path: str) -> nn.Module:
+        try:
+            return self.makers[path]()
+        except QuarterturnError as error:
+            raise _refused(path, path, f"it cannot be built: {error}") from error
 
     # --- the layouts --------------------------------------------------------------------------------------------------
 
@@ -172,9 +189,7 @@ class EquivariantWriter:
 
     def in_network_layout(self, value: TrackedValue, path: str) -> TrackedValue:
         """The value with features first, and its orientations where the new network has them."""
-        value = self.with_orientations(value, path)
-        if any(isinstance(c, Inside) for c in value.components):
-            raise Refusal("it splits an axis of positions into blocks")
+        value = self.strip_as_maps(self.with_orientations(value, path), path)
         if value.form != "in_batch":
             return value
         tokens = self._token_axis(value)
@@ -226,6 +241,27 @@ class EquivariantWriter:
         value = self.in_network_layout(value, path)
         return value if value.form == "tokens" else self.maps(value, path)
 
+    def strip_as_maps(self, value: TrackedValue, path: str) -> TrackedValue:
+        """The value with a strip of maps at every position across it; refused where several strips are joined."""
+        strip = value.strips
+        if strip is None:
+            return value
+        if isinstance(strip, Strips):
+            raise Refusal("it joins means of rows and of columns, and goes on in a way that is not known")
+        along = strip.of.along[strip.number]
+        make = lambda: StripAsMaps(self.group, along.axis, self.rotate)  # noqa: E731
+        node = self.helper(f"{path}.strip", make, value.node, strip.of.maps)
+        across = Spread(1 - along.axis)
+        axes = [tuple(along if c is strip else c for c in axis) for axis in value.axes]
+        room = next((i for i, axis in enumerate(axes) if not axis), next(i for i, a in enumerate(axes) if along in a))
+        axes[room] = (*axes[room], across)
+        return replace(value, node=node, axes=tuple(axes), form="maps")
+
+    def layout_or_strips(self, value: TrackedValue, path: str) -> TrackedValue:
+        """The value in the layout of the network, or as strips: for layers that look at every position by itself."""
+        value = self.with_orientations(value, path)
+        return value if value.strips else self.in_network_layout(value, path)
+
     def _axes_of(self, value: TrackedValue, kind: type) -> list[int]:
         found = [(axis[0], i) for i, axis in enumerate(value.axes) if axis and isinstance(axis[0], kind)]
         return [i for _, i in sorted(found, key=lambda pair: getattr(pair[0], "axis", 0))]
@@ -248,6 +284,7 @@ class EquivariantWriter:
     def maps_with_features_first(self, value: TrackedValue, path: str) -> TrackedValue:
         """The value as maps that also the old network has with features first, as torch's layers want them."""
         value = with_features(self.without_blocks(self.with_orientations(value, path), path))
+        value = self.strip_as_maps(value, path)
         if len(value.axes) != 2 + self.group.dim or not is_features_first(value):
             raise Refusal(f"it needs maps with features first and {self.group.dim} axes of positions")
         return self.maps(value, path)
@@ -297,7 +334,7 @@ class EquivariantWriter:
 
     def check_whole(self, value: TrackedValue) -> None:
         """Refuse what holds one axis of its maps alone: turned images would have it along another one."""
-        if any(isinstance(c, Spread) for c in value.components):
+        if any(isinstance(c, Spread | Strips | Strip) for c in value.components):
             raise Refusal("it reduces one axis of positions, and goes on with the other in a way that is not known")
 
     def _arranged(self, node: fx.Node, held: Sequence[Component], axes: Sequence[Axis]) -> fx.Node:
@@ -462,12 +499,21 @@ def _rank(component: Component) -> tuple[int, int]:
     return kind, component.axis if isinstance(component, Position) else 0
 
 
-def _has(model: nn.Module, path: str) -> bool:
+def _found(model: nn.Module, path: str) -> Any:
+    """What the model has there, or None."""
     try:
-        operator.attrgetter(path)(model)
+        return operator.attrgetter(path)(model)
     except AttributeError:
-        return False
-    return True
+        return None
+
+
+def _around(path: str) -> str:
+    """The path of the module that has the layer which has this parameter: its code may use both."""
+    return ".".join(path.split(".")[:-2])
+
+
+def _refused(part: str, path: str, why: str) -> RefusedParts:
+    return RefusedParts(f"{path}: {why}; wrap() takes every network", {part: f"{path}: {why}"}, {})
 
 
 def _put(root: nn.Module, path: str, item: nn.Module | Tensor) -> None:

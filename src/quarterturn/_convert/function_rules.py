@@ -224,6 +224,9 @@ def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
     """Tensors are brought to one layout, and parameters for each channel or position to the same."""
     w, path = call.w, call.path
     tensors = {id(v): w.with_orientations(v, path) for v in values if v.kind != "constant"}
+    strips = _are_alike_strips(list(tensors.values()))
+    if not strips:
+        tensors = {key: w.strip_as_maps(v, path) for key, v in tensors.items()}
     axes = broadcast([v.axes for v in tensors.values()])
     if tuple(map(axis_size, axes)) != tuple(call.example.shape) and len(tensors) == len(values):
         raise Refusal("it expands tensors that meet none of that size")
@@ -238,7 +241,7 @@ def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
     in_batch = narrow or (not constants and not _fit_network_layout(list(tensors.values())))
     if in_batch:
         tensors = {key: w.orientations_in_batch(v, path) for key, v in tensors.items()}
-    elif len(tensors) > 1 or constants:
+    elif (len(tensors) > 1 or constants) and not strips:
         tensors = {key: w.in_network_layout(v, path) for key, v in tensors.items()}
         forms = {v.form for v in tensors.values()}
         as_form = w.tokens if "tokens" in forms else w.maps if "maps" in forms else w.dense
@@ -253,6 +256,11 @@ def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
         return w.feature_parameter(value, first) if value in constants else node_of(value)
 
     return result(first, same_call(w, call.node, call.args, call.kwargs, found), call.example)
+
+
+def _are_alike_strips(tensors: list[TrackedValue]) -> bool:
+    """Whether all are the same strips of maps: number by number, nothing has to be moved."""
+    return tensors[0].strips is not None and len({(v.strips, v.shape) for v in tensors}) == 1
 
 
 def _fit_network_layout(tensors: list[TrackedValue]) -> bool:

@@ -294,6 +294,32 @@ class SpaceToFeatures(nn.Module):
         return f"{self.side}, {self.order}"
 
 
+class FeaturesToSpace(nn.Module):
+    """The way back: features as blocks of positions.
+
+    >>> FeaturesToSpace(2, [0, 1, None])(torch.zeros(1, 12, 4, 3)).shape
+    torch.Size([1, 3, 8, 6])
+    """
+
+    def __init__(self, side: int, order: Sequence[int | None]) -> None:
+        super().__init__()
+        self.side, self.order = side, tuple(order)
+
+    def forward(self, x: Tensor) -> Tensor:
+        dim = len(self.order) - 1
+        x = x.unflatten(1, [-1 if axis is None else self.side for axis in self.order])
+        inside = [1 + self.order.index(axis) for axis in range(dim)]
+        x = x.permute(
+            0, 1 + self.order.index(None), *(i for axis in range(dim) for i in (2 + dim + axis, inside[axis]))
+        )
+        for axis in range(dim):
+            x = x.flatten(2 + axis, 3 + axis)
+        return x
+
+    def extra_repr(self) -> str:
+        return f"{self.side}, {self.order}"
+
+
 class OverOneAxis(nn.Module):
     """A reduction of each map along one axis, such as its mean; the result is at every position along it.
 

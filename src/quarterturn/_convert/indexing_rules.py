@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from quarterturn import trees
-from quarterturn._convert import axis_rules, spatial_rules, token_rules
-from quarterturn._convert.axes import Axis, Blocks, Extra, Orientations, Position, broadcast
+from quarterturn._convert import axis_rules, spatial_rules, strip_rules, token_rules
+from quarterturn._convert.axes import Axis, Blocks, Extra, Orientations, Position, Strips, broadcast
 from quarterturn._convert.function_calls import Call
 from quarterturn._convert.helper_layers import Crop
 from quarterturn._convert.position_tables import batched_table
@@ -64,6 +64,8 @@ def _take(call: Call, value: TrackedValue, axis: int, item: slice, crops: dict[i
     if len(held) == 1 and isinstance(held[0], Position):
         crops[held[0].axis] = item
         return value
+    if len(held) == 1 and isinstance(held[0], Strips):
+        return strip_rules.one_strip(value, axis, item, picked)
     if axis_rules.is_extra(value, axis):
         value = call.w.orientations_in_batch(value, call.path)
         new = call.w.function(operator.getitem, value.node, (*[slice(None)] * axis, item))
@@ -135,6 +137,8 @@ def cat(call: Call) -> TrackedValue:
         values = [w.orientations_in_batch(v, path) for v in values]
         axes = _replaced(broadcast(others), dim, (Extra(call.example.shape[dim]),))
         return result(values[0], w.function(torch.cat, [v.node for v in values], dim), call.example, axes=axes)
+    if strip_rules.are_strips(w, values, dim):
+        return strip_rules.join(w, path, values, dim, call.example)
     raise Refusal("it joins tensors along another axis than that of the features")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quarterturn._convert.axes import Blocks, Orientations
+from quarterturn._convert.axes import Blocks, Orientations, Strips
 from quarterturn._convert.equivariant_writer import EquivariantWriter, pointwise_layer
 from quarterturn._convert.initial_weights import per_feature
 from quarterturn._convert.tracked_value import TrackedValue, is_features_first, result
@@ -48,7 +48,8 @@ def _share(w: EquivariantWriter, path: str, features: Features) -> None:
 
 def batch_norm(w: EquivariantWriter, path: str, module: Any, value: TrackedValue, example: Tensor) -> TrackedValue:
     """Batch norm, with the activation and dropout that some libraries put into it."""
-    value = w.in_network_layout(value, path)
+    strips = isinstance(value.strips, Strips)  # of a single one, what it is not is there too, and must not count
+    value = value if strips else w.in_network_layout(value, path)
     if not is_features_first(value):
         raise Refusal("it needs tensors with features first")
     features = value.features
@@ -84,7 +85,7 @@ def layer_norm(w: EquivariantWriter, path: str, module: Any, value: TrackedValue
     if whole and module.weight is not None:
         raise Refusal("it has a parameter for each position")
     _share(w, path, features)
-    value = w.in_network_layout(value, path)
+    value = w.layout_or_strips(value, path)
 
     def make() -> nn.Module:
         affine = module.weight is not None

@@ -11,6 +11,7 @@ from torch import Tensor, fx
 
 from quarterturn import trees
 from quarterturn._convert.axes import Axis, Blocks, maps_of
+from quarterturn._convert.block_moves import chain_of_blocks, rearranged
 from quarterturn._convert.convolution_rules import check_parametrized
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.function_calls import node_of
@@ -47,6 +48,7 @@ class EquivariantRewriter:
     ) -> None:
         self.captured, self.writer, self.plain, self.output_kind = captured, writer, plain, output
         self.head = head
+        self.moved: dict[fx.Node, TrackedValue] = {}  # the values of chains that move blocks
         self.copied: set[str] = set()  # layers from `until` on
         self.unchanged = frozenset(_nodes_from(captured, until))  # from `until` on
         pools = output == "pooled" and not self.unchanged
@@ -72,6 +74,8 @@ class EquivariantRewriter:
         if node in self.unchanged:
             return self.unchanged_call(node, args, kwargs)
         refuse_changed_views(node, self.captured.modules)
+        if node in self.moved or self.moves_blocks(node, args):
+            return self.moved[node]
         example = self.captured.example(node)
         if node.op == "call_module" and self.is_plain(node):
             return plain_part(self.writer, self.captured, node, args, kwargs)
@@ -79,8 +83,23 @@ class EquivariantRewriter:
             return self.last_layer(node, args, kwargs, example)
         if node.op == "call_module":
             return self.layer(node, args, kwargs, example)
-        path = f"{self.captured.owners.get(node, '')}.{node.name}".strip(".")
-        return value_of_call(self.writer, node, path, args, kwargs, example, ends(node))
+        return value_of_call(self.writer, node, self.path_of(node), args, kwargs, example, ends(node))
+
+    def moves_blocks(self, node: fx.Node, args: Any) -> bool:
+        """Whether the call begins a chain that moves blocks of positions to features, or back: it becomes one layer."""
+        if not args or not isinstance(args[0], TrackedValue):
+            return False
+        found = chain_of_blocks(self.writer, self.captured, node, args[0])
+        if found is None:
+            return False
+        *between, end = found.chain
+        self.moved.update(dict.fromkeys(between, number(None)))
+        self.moved[end] = rearranged(self.writer, self.path_of(node), found, args[0], self.captured.example(end))
+        return True
+
+    def path_of(self, node: fx.Node) -> str:
+        """Where a function is called, as a path for layers that stand for it."""
+        return f"{self.captured.owners.get(node, '')}.{node.name}".strip(".")
 
     def is_behind_head(self, node: fx.Node, args: Any, kwargs: Any) -> bool:
         """Whether the call treats what last layers made, without orientations: it stays as it is."""

@@ -8,11 +8,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from quarterturn._convert.axes import maps_of
+from quarterturn._convert.block_moves import BlockMove, moved_blocks
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.helper_layers import OverOneAxis, Pad, Resize
 from quarterturn._convert.reduction_rules import over_one_axis
 from quarterturn._convert.tracked_value import TrackedValue, maps_after, result
-from quarterturn._convert.widths import channels, make_equal, repeated
 from quarterturn.graph.refusal import Refusal
 from quarterturn.graph.torch_functions import as_tuple
 from quarterturn.layers.each_orientation import EachOrientation
@@ -127,15 +127,8 @@ def pad_layer(w: EquivariantWriter, path: str, module: Any, value: TrackedValue,
 
 def pixel_shuffle(w: EquivariantWriter, path: str, module: Any, value: TrackedValue, example: Tensor) -> TrackedValue:
     """From features to positions, or back: in each orientation's own frame."""
-    value = w.maps_with_features_first(value, path)
     if w.group.dim != 2:
         raise Refusal("it works on images, and these are not")
     up = isinstance(module, nn.PixelShuffle)
-    factor = (module.upscale_factor if up else module.downscale_factor) ** 2
-    if up:
-        out = channels(value.features.channels // factor)
-        make_equal(value.features, repeated(out, factor))
-    else:
-        out = repeated(value.features, factor)
-    node = w.layer(path, lambda: EachOrientation(w.group, copy.deepcopy(module), w.rotate), value.node)
-    return result(value, node, example, axes=maps_of(example, out))
+    side = module.upscale_factor if up else module.downscale_factor
+    return moved_blocks(w, path, BlockMove(up, side, (None, 0, 1)), w.maps_with_features_first(value, path), example)

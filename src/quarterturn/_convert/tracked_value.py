@@ -22,6 +22,8 @@ from quarterturn._convert.axes import (
     HeadIndex,
     Position,
     Spread,
+    Strip,
+    Strips,
     Tokens,
     maps_of,
 )
@@ -74,6 +76,11 @@ class TrackedValue:
         return [c for c in (*self.components, *inside) if isinstance(c, Position)]
 
     @property
+    def strips(self) -> Strips | Strip | None:
+        """Strips of maps, if it holds such."""
+        return next((c for c in self.components if isinstance(c, Strips | Strip)), None)
+
+    @property
     def positions_in_order(self) -> list[Position]:
         """As the maps have them, whatever the old network did."""
         return sorted(self.positions, key=lambda p: p.axis)
@@ -111,11 +118,9 @@ def free_tokens(value: TrackedValue) -> int:
 
 def is_features_first(value: TrackedValue) -> bool:
     """Whether the old tensor has its axes as torch's layers expect them."""
-    wanted = [Batch, Features] + [Position] * (len(value.axes) - 2)
+    wanted: list[Any] = [Batch, Features] + [Position | Spread | Strips | Strip] * (len(value.axes) - 2)
     return len(value.axes) > 1 and all(
-        (not axis and kind is Position)
-        or (len(axis) == 1 and (isinstance(axis[0], kind) or (kind is Position and isinstance(axis[0], Spread))))
-        for axis, kind in zip(value.axes, wanted, strict=True)
+        (not axis and i > 1) or (len(axis) == 1 and isinstance(axis[0], wanted[i])) for i, axis in enumerate(value.axes)
     )
 
 

@@ -1,18 +1,25 @@
-"""Which files of a folder are the images, and where their labels are: the layouts of people's own images.
+"""Which files of a folder are the images, and where their labels are. The layouts of people's own images:
 
-DIR/<class>/.../<image>                      one folder for each class
-DIR/{train,val,test}/<class>/.../<image>     the same, already split
+    DIR/<class>/.../<image>                      one folder for each class
+    DIR/{train,val,test}/<class>/.../<image>     the same, already split
+    DIR/<labels>.csv, DIR/.../<image>            a table with a row for each image, see tables.py
+    DIR/images/<name>, DIR/masks/<name>          a mask for each image, see masks.py; also below train, val and test
+
+Nothing is decoded here but masks.
 """
 
 import os
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from quarterturn_lab.data import images
+from quarterturn_lab.data import images, masks, tables
 from quarterturn_lab.data.dataset import Settings
 from quarterturn_lab.data.folders import existing
-from quarterturn_lab.errors import DataError
+from quarterturn_lab.data.masks import Meaning
+from quarterturn_lab.errors import ConfigError, DataError
 
 PARTS = {
     "train": "train",
@@ -24,9 +31,37 @@ PARTS = {
     "test": "test",
     "testing": "test",
 }
-TREE = """images in one of these layouts:
-  {folder}/<class>/<image>.jpg                   one folder for each class (also png, tif, fits ...)
-  {folder}/{{train,val,test}}/<class>/<image>.jpg  the same, already split"""
+OTHERS = {  # kinds of files that are not read, and what to do
+    ".heic": "save them as JPEG or PNG",
+    ".heif": "save them as JPEG or PNG",
+    ".avif": "save them as JPEG or PNG",
+    ".svg": "save them as PNG",
+    ".pdf": "save their pages as PNG",
+    ".dcm": "save the slices as TIFF or PNG",
+    ".nii": "save the slices as TIFF or PNG",
+    ".nii.gz": "save the slices as TIFF or PNG",
+    ".svs": "save tiles of the slides as TIFF or PNG",
+    ".ndpi": "save tiles of the slides as TIFF or PNG",
+    ".czi": "save the images as TIFF, with Fiji for example",
+    ".lif": "save the images as TIFF, with Fiji for example",
+    ".nd2": "save the images as TIFF, with Fiji for example",
+    ".npy": "save the arrays as TIFF",
+    ".npz": "save the arrays as TIFF",
+    ".h5": "save the arrays as TIFF",
+    ".mp4": "save the frames to use as images",
+    ".avi": "save the frames to use as images",
+    ".zip": "unpack them",
+    ".tar": "unpack them",
+    ".tar.gz": "unpack them",
+    ".tgz": "unpack them",
+}
+TREE = (
+    "images in one of these layouts:\n"
+    "  {folder}/<class>/<image>.jpg                           one folder for each class (also png, tif, fits ...)\n"
+    "  {folder}/{{train,val,test}}/<class>/<image>.jpg          the same, already split\n"
+    "  {folder}/<labels>.csv, {folder}/.../<image>.jpg        a table with a row for each image\n"
+    "  {folder}/images/<name>.png, {folder}/masks/<name>.png  a mask for each image"
+)
 
 
 @dataclass(frozen=True)
@@ -38,11 +73,13 @@ class Layout:
     task: str
     classes: tuple[str, ...]
     files: dict[str, Path]
-    labels: dict[str, Any]  # by name: the number of a class
+    labels: dict[str, Any]  # by name: the number of a class; a tuple of tags (0 or 1), numbers or shares; a mask
     part: dict[str, str] = field(default_factory=dict)  # train, valid or test by name, where the folder says so
     group: dict[str, str] = field(default_factory=dict)  # specimen by name, for a split by specimens
     bad: dict[str, str] = field(default_factory=dict)  # by name: why a file cannot be used
     notes: tuple[str, ...] = ()
+    source: str = ""  # the file with the labels
+    meaning: Meaning | None = None  # of the values of masks
 
     def without(self, bad: dict[str, str]) -> "Layout":
         """The layout without some files that turned out to be bad."""
@@ -51,19 +88,88 @@ class Layout:
         files = {name: path for name, path in self.files.items() if name not in bad}
         return replace(self, files=files, bad={**self.bad, **bad})
 
+    def strata(self, names: Sequence[str]) -> list[object]:
+        """What each image should be like in every part of a split: its class, or the rarest of its tags."""
+        labels = [self.labels[name] for name in names]
+        if self.task == "classes":
+            return labels
+        if self.task != "tags":
+            return [0] * len(labels)
+        counts = [sum(label[i] for label in labels) for i in range(len(self.classes))]
+        return [min((i for i, tag in enumerate(label) if tag), key=lambda i: counts[i], default=-1) for label in labels]
+
 
 def layout_of(settings: Settings) -> Layout:
     """The layout of a folder; one that fits none of them raises, and shows them."""
-    folder = existing(settings.folder, TREE)
-    found = _class_folders(folder)
-    if not found.files:
-        raise DataError(f"no images in {folder}: {_contents(folder)}; expected {TREE.format(folder=folder)}")
-    if len(found.classes) < 2:
+    folder = _inside(existing(settings.folder, TREE))
+    tree = TREE.format(folder=folder)
+    with_masks = _with_masks(folder, settings) if settings.labels is None else None
+    if with_masks:
+        return _finished(with_masks, folder, settings)
+    by_folders, by_table = _class_folders(folder), None
+    if settings.labels != "folders":
+        by_table = _with_table(folder, settings)
+    if by_table and not settings.labels and len(by_folders.classes) > 1:
         raise DataError(
-            f"{folder} has only one class ({found.classes[0]}), two or more are needed; expected "
-            f"{TREE.format(folder=folder)}"
+            f"{folder} has folders of images ({', '.join(by_folders.classes[:3])}) and a table with rows for them "
+            f"({by_table.source}): give --labels folders or --labels {by_table.source} to say which has the labels"
         )
-    return found
+    found = by_table or by_folders
+    if not found.files and not found.bad:
+        _explain(folder, tree)
+    if len(found.classes) < 2 and found.task == "classes":
+        raise DataError(f"{folder} has only one class ({', '.join(found.classes)}), two are needed; expected {tree}")
+    if settings.task not in ("auto", found.task):
+        raise ConfigError(f"--task {settings.task} is not for images with {found.words}: leave it out")
+    return _finished(found, folder, settings)
+
+
+def _finished(layout: Layout, folder: Path, settings: Settings) -> Layout:
+    """The layout with specimens, and notes on files that are left out."""
+    unsupported = other_files(folder)
+    notes = [f"{count:,} files {suffix} are left out: {OTHERS[suffix]}" for suffix, count in unsupported.items()]
+    return _with_specimens(replace(layout, notes=(*layout.notes, *notes)), settings.groups_by)
+
+
+def _inside(folder: Path) -> Path:
+    """The folder, or the only one in it, as archives are often unpacked."""
+    inner = subfolders(folder)
+    if (
+        len(inner) == 1
+        and inner[0].name.lower() not in PARTS
+        and not any(
+            path.suffix.lower() in (*images.SUFFIXES, *tables.SUFFIXES) for path in folder.iterdir() if path.is_file()
+        )
+    ):
+        deeper = subfolders(inner[0])
+        return inner[0] if deeper else folder
+    return folder
+
+
+def _explain(folder: Path, tree: str) -> None:
+    """Raise, with what is there instead of images and labels."""
+    if list(folder.glob("*-idx?-ubyte*")):
+        raise DataError(
+            f"{folder} has MNIST's idx files: train on them with `quarterturn train mnist-rot/roll-all-quarter --data "
+            f"{folder}`, or save the digits as images, one folder for each class"
+        )
+    here, _ = images_in(folder)
+    if here:
+        raise DataError(f"{folder} has {len(here):,} images, but no labels; expected {tree}")
+    for suffix, count in other_files(folder).items():
+        raise DataError(f"no images in {folder}, but {count:,} files {suffix}: {OTHERS[suffix]}")
+    raise DataError(f"no images in {folder}: {_contents(folder)}; expected {tree}")
+
+
+def _with_specimens(layout: Layout, groups_by: str | None) -> Layout:
+    """The layout with the specimen of each image, by its name, unless a column has said so."""
+    if groups_by is None or layout.group:
+        return layout
+    found, without = tables.specimens(groups_by, list(layout.files))
+    notes = [f"specimens: {len(set(found.values())):,}, by --groups-by {groups_by}"]
+    if without:
+        notes.append(f"{without:,} names do not match --groups-by: each counts as a specimen of its own")
+    return replace(layout, group=found, notes=(*layout.notes, *notes))
 
 
 # --- class folders ----------------------------------------------------------------------------------------------------
@@ -104,6 +210,157 @@ def parts_of(folder: Path) -> dict[Path, str]:
     return found if "train" in found.values() else {}
 
 
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def _with_table(folder: Path, settings: Settings) -> Layout | None:
+    """The images and the table with most rows for them; None if there is no such table."""
+    files, bad = images_in(folder)
+    index = tables.Index([*files, *bad])
+    found = []
+    for path in _tables_of(folder, settings.labels):
+        try:
+            table = tables.read(path)
+        except DataError:
+            if settings.labels:
+                raise
+            continue  # another file of text
+        match = tables.with_files(table, index)
+        if match:
+            found.append(match)
+        elif settings.labels:
+            raise DataError(f"no column of {path} has names of the {len(files):,} images in {folder}")
+    if not found:
+        return None
+    if len(found) > 1:
+        raise DataError(
+            f"{' and '.join(table.path.name for table, _, _ in found)} have rows for the images in {folder}: "
+            "name the table with --labels"
+        )
+    return _from_table(folder, *found[0][:2], files, bad, index, settings)
+
+
+def _tables_of(folder: Path, given: str | None) -> list[Path]:
+    if given is None:
+        found = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in tables.SUFFIXES and path.is_file()]
+        return [path for path in found if "submission" not in path.name.lower() and not path.name.startswith(".")]
+    for path in (Path(given), folder / given):
+        if path.is_file():
+            return [path]
+    raise DataError(f"--labels {given}: there is no such file, neither here nor in {folder}")
+
+
+def _from_table(
+    folder: Path,
+    table: tables.Table,
+    column: str,
+    files: dict[str, Path],
+    bad: dict[str, str],
+    index: tables.Index,
+    settings: Settings,
+) -> Layout:
+    names = [index.find(cell) for cell in table.column(column)]
+    other = {name for name in table.header if name.lower() in tables.SPLITS and _is_split(table.column(name))}
+    group: dict[str, str] = {}
+    if settings.groups_by in table.header:
+        cells = table.column(str(settings.groups_by))
+        group = {name: cell for name, cell in zip(names, cells, strict=True) if name and cell}
+        other.add(str(settings.groups_by))
+    part = {
+        name: PARTS[cell.lower()]
+        for split in other - {settings.groups_by}
+        for name, cell in zip(names, table.column(split), strict=True)
+        if name
+    }
+    target = tables.target(table, column, settings.columns, settings.task, other)
+    labels = tables.joined(target, names, table)
+    missing = [cell for cell, name in zip(table.column(column), names, strict=True) if name is None]
+    unlabelled = [name for name in files if name not in labels]
+    notes = []
+    if unlabelled:
+        few = ", ".join(unlabelled[:3]) + (", ..." if len(unlabelled) > 3 else "")
+        notes.append(f"{len(unlabelled):,} images have no label in {table.path.name} and are left out: {few}")
+    if group:
+        notes.append(f"specimens: {len(set(group.values())):,}, by the column {settings.groups_by}")
+    return Layout(
+        f"labels in {table.path.name} ({target.words})",
+        folder,
+        target.task,
+        target.classes,
+        {name: path for name, path in files.items() if name in labels},
+        labels,
+        {name: what for name, what in part.items() if name in labels},
+        {name: key for name, key in group.items() if name in labels},
+        {name: fault for name, fault in bad.items() if name in labels}
+        | dict.fromkeys(missing, f"of {table.path.name} has no image in {folder}"),
+        tuple(notes),
+        table.path.name,
+    )
+
+
+def _is_split(cells: list[str]) -> bool:
+    return all(cell.lower() in PARTS for cell in cells) and "train" in {PARTS[cell.lower()] for cell in cells}
+
+
+# --- masks ------------------------------------------------------------------------------------------------------------
+
+
+def _with_masks(folder: Path, settings: Settings) -> Layout | None:
+    """Images with masks of the same names; None if there are no such folders."""
+    parts = parts_of(folder)
+    roots = {"": folder} if masks.folders_of(subfolders(folder)) else {f"{path.name}/": path for path in parts}
+    both = {prefix: masks.folders_of(subfolders(root)) for prefix, root in roots.items()}
+    if not both or not all(both.values()):
+        return None
+    files: dict[str, Path] = {}
+    labels: dict[str, Path] = {}
+    bad: dict[str, str] = {}
+    for prefix, pair in both.items():
+        if pair:
+            here, there, unusable = _pairs(*pair, prefix)
+            files, labels, bad = files | here, labels | there, bad | unusable
+    if not files and not bad:
+        return None
+    if not files:
+        raise DataError(f"no image in {folder} has a mask of the same name; expected {TREE.format(folder=folder)}")
+    in_parts = {
+        name: next((PARTS[step] for step in name.lower().split("/")[:-1] if step in PARTS), "") for name in files
+    }
+    names = folder / masks.NAMES
+    lines = tuple(line.strip() for line in names.read_text().splitlines() if line.strip()) if names.is_file() else ()
+    meaning = masks.meaning(list(labels.values()), settings.task, lines)
+    split = all(in_parts.values()) and "train" in in_parts.values()
+    return Layout(
+        "with masks" + (", already split" if split else ""),
+        folder,
+        meaning.task,
+        meaning.classes,
+        files,
+        labels,
+        in_parts if split else {},
+        {},
+        bad,
+        meaning=meaning,
+    )
+
+
+def _pairs(pictures: Path, maps: Path, prefix: str) -> tuple[dict[str, Path], dict[str, Path], dict[str, str]]:
+    """Images and masks by the name of the image, and what has no partner."""
+    here, bad = images_in(pictures, prefix)
+    there, bad_maps = images_in(maps, prefix)
+    by_key: dict[str, str] = {}
+    for name in there:
+        other = by_key.setdefault(masks.key_of(name), name)
+        if other != name:
+            raise DataError(f"{maps} has two masks for one image: {other} and {name}. Remove one")
+    bad |= {f"{maps.name}/{name}": fault for name, fault in bad_maps.items()}
+    found = {name: by_key.pop(name.rpartition(".")[0], None) for name in here}
+    bad |= {name: f"has no mask in {maps}" for name, other in found.items() if other is None}
+    bad |= {f"{maps.name}/{name}": f"has no image in {pictures}" for name in by_key.values()}
+    labels = {name: there[other] for name, other in found.items() if other is not None}
+    return {name: here[name] for name in labels}, labels, bad
+
+
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
@@ -130,6 +387,14 @@ def images_in(folder: Path, prefix: str = "") -> tuple[dict[str, Path], dict[str
                 good[label] = path
         inner[:] = [name for name in inner if Path(name).suffix.lower() not in images.SUFFIXES]
     return good, bad
+
+
+def other_files(folder: Path) -> Counter[str]:
+    """The numbers of files of kinds that are not read, by suffix."""
+    found: Counter[str] = Counter()
+    for _, _, names in os.walk(folder):
+        found.update(suffix for name in names for suffix in OTHERS if name.lower().endswith(suffix))
+    return found
 
 
 def _contents(folder: Path) -> str:

@@ -2,22 +2,49 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from quarterturn_lab.data.dataset import Dataset, Settings
+from quarterturn_lab.data import image_mask_pairs
+from quarterturn_lab.data.dataset import Data, Dataset, Indices, Scenes, Settings, Units
 from quarterturn_lab.data.layouts import Layout, layout_of
 from quarterturn_lab.data.read_all import refuse, squares
 from quarterturn_lab.data.splits import three_parts
 
 
-def load(settings: Settings) -> Dataset:
-    """The images as squares, decoded through the cache. Files that cannot be used raise, or are skipped."""
+def load(settings: Settings) -> Data:
+    """The images, as squares unless they have masks, decoded through the cache. Bad files raise, or are skipped."""
     layout = layout_of(settings)
     refuse(layout.bad, settings.skip_bad)
+    return _scenes(layout, settings) if layout.meaning else _squares(layout, settings)
+
+
+def _scenes(layout: Layout, settings: Settings) -> Scenes:
+    pairs = [(name, path, layout.labels[name]) for name, path in layout.files.items()]
+    scenes = image_mask_pairs.read("own images", pairs, settings, layout.task == "instances", meaning=layout.meaning)
+    parts = split(layout, scenes.names, settings)
+    return replace(
+        scenes,
+        task=layout.task,
+        classes=layout.classes,
+        train=parts["train"],
+        valid=parts["valid"],
+        test=parts["test"],
+        bad=(*layout.bad, *scenes.bad),
+        fingerprint=fingerprint_of(scenes.fingerprint, {part: found.tolist() for part, found in parts.items()}),
+    )
+
+
+def _squares(layout: Layout, settings: Settings) -> Dataset:
     read = squares("own images", list(layout.files.items()), settings)
-    parts = split(layout, tuple(read.names), settings)
-    labels = np.array([layout.labels[name] for name in read.names], dtype=np.int64)
+    parts = split(layout, read.names, settings)
+    values = [layout.labels[name] for name in read.names]
+    labels, units = _labels(layout.task, values, parts["train"])
+    where = {part: indices.tolist() for part, indices in parts.items()}
     return Dataset(
         read.array,
         labels,
@@ -25,19 +52,31 @@ def load(settings: Settings) -> Dataset:
         tuple(read.names),
         parts["train"],
         parts["test"],
-        fingerprint_of(read.fingerprint, read.names, labels.tolist(), {k: v.tolist() for k, v in parts.items()}),
+        fingerprint_of(read.fingerprint, layout.task, layout.classes, values, where),
         (*layout.bad, *read.bad),
         parts["valid"],
         layout.task,
         tuple(read.bands),
         centred=True,
+        units=units,
     )
 
 
-def split(layout: Layout, names: tuple[str, ...], settings: Settings) -> dict[str, np.ndarray]:
+def split(layout: Layout, names: Sequence[str], settings: Settings) -> dict[str, Indices]:
     """The indices of the training, validation and test images among these names."""
-    strata = [layout.labels[name] for name in names]
-    return three_parts(names, strata, layout.group, layout.part, settings.test_part, settings.validation)
+    return three_parts(names, layout.strata(names), layout.group, layout.part, settings.test_part, settings.validation)
+
+
+def _labels(task: str, values: list[Any], train: Indices) -> tuple[NDArray[Any], Units | None]:
+    """The labels as an array. Numbers have mean 0 and deviation 1 over the training images."""
+    if task == "classes":
+        return np.array(values, dtype=np.int64), None
+    if task != "numbers":
+        return np.array(values, dtype=np.float32), None
+    numbers = np.array(values, dtype=np.float64)
+    mean, deviation = numbers[train].mean(axis=0), numbers[train].std(axis=0)
+    deviation = np.where(deviation > 0, deviation, 1.0)
+    return ((numbers - mean) / deviation).astype(np.float32), Units(tuple(mean.tolist()), tuple(deviation.tolist()))
 
 
 def fingerprint_of(*contents: object) -> str:

@@ -52,7 +52,15 @@ def residual(net: Net, rotate: Rotate) -> nn.Sequential:
             layers.add_module(f"block{stage}_{number}", block)
             features = width
     layers.add_module("mean_positions", nn.AdaptiveAvgPool2d(1))
-    if group is not None:
+    for number, width in enumerate(net.hidden, start=1):  # after the mean over positions a wide layer costs little
+        layers.add_module(f"hidden{number}", conv(features, width, 1, 1, bias=True))
+        layers.add_module(f"relu_hidden{number}", nn.ReLU())
+        features = width
+    if group is not None and net.invariants:
+        several = qt.Invariants(group, rotate)
+        layers.add_module("pool", several)
+        features *= several.numbers
+    elif group is not None:
         layers.add_module("pool", qt.Pool(group, net.pool, rotate=rotate))
     layers.add_module("flatten", nn.Flatten())
     layers.add_module("drop_output", nn.Dropout(net.dropout))
@@ -81,12 +89,13 @@ def _convolution(
     kernel: int,
     stride: int,
     sees_image: bool = False,
+    bias: bool = False,
 ) -> nn.Module:
     padding = kernel // 2
     if group is None:
-        return nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=False)
+        return nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=bias)
     kind = qt.SliceConv if sees_image else qt.RollConv
-    return kind(group, inputs, outputs, kernel, stride, padding, bias=False, rotate=rotate)
+    return kind(group, inputs, outputs, kernel, stride, padding, bias=bias, rotate=rotate)
 
 
 def batch_norm(group: Group | None, rotate: Rotate, features: int) -> nn.Module:

@@ -85,6 +85,16 @@ DIGITS: dict[str, Any] = {"batch": 64, "divide_batch": False, "drops": (0.75, 0.
     "augment": {"turn": 360.0, "flip": False}
 }
 AERIAL = {"eval_points": 4, "eval_train": 4, "augment": {"flip": True, "border": "reflection"}}
+# As people train small networks today: the recipe studies.
+RECIPE: dict[str, Any] = {"batch": 32, "divide_batch": False, "eval_points": 4} | {
+    "optimizer": "adamw",
+    "lr": 4e-3,
+    "weight_decay": 0.05,
+    "schedule": "cosine",
+    "warmup": 0.05,
+    "ema": 0.99,
+}
+SHARP = {"border": "reflection", "interpolation": "bicubic"}
 AERIAL_ROWS = ("baseline", "baseline-half", "pool-mean", "roll-all-quarter", "roll-all-half")
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -121,6 +131,29 @@ EXPERIMENTS: dict[str, Experiment] = {
         {"epochs": 10, "batch": 32, "divide_batch": False, "drops": (0.75, 0.92)}
         | {"invert": True, "longest": 28, "augment": {"shift": 0.08, "zoom": 1.3, "flip": True}},
         PAPER_PLANKTON,
+    ),
+    **{
+        f"recipe-plankton-{name}": Experiment(
+            f"plankton at 48 x 48, {about} training images, modern residual networks: CPU minutes",
+            replace(SMALL, side=48, stem_stride=2, dropout=0.0),
+            "plankton-parts",
+            RESIDUAL_ROWS,
+            {**RECIPE, **size, "invert": True, "longest": 44}
+            | {"augment": {"shift": 0.08, "zoom": 1.3, "flip": True, **SHARP}},
+        )
+        for name, about, size in (
+            ("500", "about 500", {"train_size": 500}),
+            ("2000", "2,000", {"train_size": 2000}),
+            ("all", "all", {}),
+        )
+    },
+    "recipe-galaxies": Experiment(
+        "galaxies at 48 x 48, modern residual networks: CPU minutes",
+        replace(SMALL, channels=3, side=48, stem_stride=2, dropout=0.0, outputs=17, output="sigmoid"),
+        "galaxies",
+        RESIDUAL_ROWS,
+        {**RECIPE, "longest": 77, "augment": {**GALAXY_WARPS, **SHARP}},
+        task="answers",
     ),
     "mnist-rot": Experiment(
         "rotated MNIST with 12,000 training images, made from the MNIST files",
@@ -245,7 +278,7 @@ def settings_of(name: str, row: str, **options: Any) -> dict[str, Any]:
     given = {key: value for key, value in options.items() if value is not None}
     changes = {key: given.pop(key) for key in ("outputs", *NETWORK) if key in given}
     warps = {key: given.pop(key) for key in WARPS if key in given}
-    layers, width, blocks = (given.pop(key, None) for key in STAGES)
+    layers, width, blocks, hidden = (given.pop(key, None) for key in STAGES)
     if "group" in changes:
         from quarterturn.groups import named
 
@@ -254,7 +287,7 @@ def settings_of(name: str, row: str, **options: Any) -> dict[str, Any]:
             raise ConfigError(
                 f"{row} is an ordinary network and has no group: leave --group out, or use pool-mean, say"
             )
-    net = resized(edited(experiment.baseline, row, **changes), width, blocks)
+    net = resized(edited(experiment.baseline, row, **changes), width, blocks, hidden)
     net = restaged(net, layers) if layers is not None else net
     augment = {**experiment.settings.get("augment", {}), **warps}
     faster = {"rotate": faster_rotation(net)} if net.residual or experiment.faster else {}

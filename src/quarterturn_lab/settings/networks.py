@@ -24,14 +24,14 @@ class Net:
     channels: Annotated[int, Field(description="Image channels: 1 for grey, 3 for colour, any number with --floats.")]
     side: Annotated[int, Field(description="Side of the network's input, in pixels.")]
     stages: Stages  # widths of the convolutions; if `pooled`, each stage ends with a max pool of stride 2
-    hidden: tuple[int, ...]  # widths of the dense layers, or of 1x1 convolutions if `head` is "conv"
+    hidden: tuple[int, ...]  # widths of the dense layers, or of 1x1 convolutions if `head` is "conv" or `residual`
     outputs: int
     kernel: int = 3
     same: bool = True  # padding of the convolutions: 'same' or 'valid'
     pooled: bool = True
     norm: Annotated[bool, Field(description="Batch norm after each convolution.")] = False
     unet: bool = False  # a second pass up the stages, with skip connections
-    residual: bool = False  # models/residual.py: each width is a block; no hidden layers
+    residual: bool = False  # models/residual.py: each width is a block
     stem_stride: Annotated[
         int, Field(description="Stride of the first convolution of a residual row: 2 for images of 64 pixels, say.")
     ] = 1
@@ -49,6 +49,9 @@ class Net:
     pool: Annotated[
         Literal["mean", "rms", "max"], Field(description="How an equivariant row pools over its pathways.")
     ] = "mean"
+    invariants: Annotated[
+        bool, Field(description="Several invariants of a feature's orientations at the head of a residual row.")
+    ] = False
     pool_at: Annotated[
         Literal["before-output", "after-output"],
         Field(description="Pool the pathways before or after the output layer."),
@@ -159,6 +162,8 @@ def edited(baseline: Net, row: str, **changes: Any) -> Net:
         raise ConfigError(f"{row} labels whole images, and this experiment labels pixels: use baseline, say")
     if net.residual and not net.norm:
         raise ConfigError(f"{row} has batch norm always: leave --no-norm out, or use baseline, say")
+    if net.invariants and (net.group is None or not net.residual or net.pool != "mean"):
+        raise ConfigError(f"{row}: --invariants is for rolled residual rows, without --pool: use residual-c4, say")
     if "stem_stride" in changes and not net.residual:
         raise ConfigError(f"{row} has no stem with a stride: leave --stem-stride out, or use residual-plain, say")
     _check_widths(net, row)
@@ -191,16 +196,20 @@ def restaged(net: Net, layers: str) -> Net:
     return replace(net, stages=tuple(tuple(widths[a : a + n]) for a, n in zip(starts, counts, strict=True)))
 
 
-def resized(net: Net, width: int | None, blocks: int | None) -> Net:
-    """A residual network with another first width, which doubles from stage to stage, and other numbers of blocks.
+def resized(net: Net, width: int | None, blocks: int | None, hidden: int | None = None) -> Net:
+    """A residual network with another first width, which doubles from stage to stage, other numbers of blocks, and a
+    hidden layer before the last.
 
     >>> resized(edited(PLANKTON, "residual-c4"), 16, 1).stages
     ((16,), (32,), (64,))
     """
-    if width is None and blocks is None:
+    if width is None and blocks is None and hidden is None:
         return net
     if not net.residual:
-        raise ConfigError("--width and --blocks are for residual rows: use residual-plain, say")
+        raise ConfigError("--width, --blocks and --hidden are for residual rows: use residual-plain, say")
+    if hidden is not None and hidden < 1:
+        raise ConfigError(f"--hidden {hidden}: a layer needs features: give 128, say, or leave it out")
+    net = net if hidden is None else replace(net, hidden=(hidden,))
     first, count = width or net.stages[0][0], blocks or len(net.stages[0])
     if min(first, count) < 1 or first % net.divide:
         raise ConfigError(

@@ -30,6 +30,7 @@ STAGES: Options = {  # read by `restaged` and `resized`
     "stages": (str, "Number of convolutions before each spatial pooling, such as 2-2-4-2; of blocks in residual rows."),
     "width": (int, "Maps of the first stage of a residual row; each later stage has twice as many."),
     "blocks": (int, "Blocks in each stage of a residual row."),
+    "hidden": (int, "Features of a layer before the last of a residual row, in every orientation. Default: no layer."),
 }
 
 HEADINGS = {

@@ -4,6 +4,7 @@ from quarterturn_lab.errors import unknown
 from quarterturn_lab.studies.definition import Study
 from quarterturn_lab.studies.mnist import MNIST_SEARCH, ROTATED_MNIST
 from quarterturn_lab.studies.plankton import ALL_IMAGES, EQUAL_COST, FEW_LABELS, SMALL_SET
+from quarterturn_lab.studies.recipe import GALAXIES_SEARCH, PLANKTON_SEARCH, RECIPES
 
 STUDIES: dict[str, Study] = {
     "small-set": SMALL_SET,
@@ -12,6 +13,9 @@ STUDIES: dict[str, Study] = {
     "few-labels": FEW_LABELS,
     "rotated-mnist": ROTATED_MNIST,
     "mnist-search": MNIST_SEARCH,
+    **RECIPES,
+    "recipe-search-plankton": PLANKTON_SEARCH,
+    "recipe-search-galaxies": GALAXIES_SEARCH,
 }
 
 

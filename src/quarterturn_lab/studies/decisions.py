@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from quarterturn_lab.evaluation.statistics import mean_sd
 from quarterturn_lab.studies.definition import TURNED, Case, Question, Study
-from quarterturn_lab.studies.findings import UNITS, Gap, average, figure, gap, other_measure, values
+from quarterturn_lab.studies.findings import Gap, average, figure, gap, other_measure, values
+from quarterturn_lab.studies.measures import MEASURES
 from quarterturn_lab.studies.names import line_name, name, split
 from quarterturn_lab.studies.records import Records
 
@@ -84,10 +85,14 @@ def offers(study: Study, records: Records) -> list[Offer]:
 
 
 def within(study: Study, records: Records, budget: float) -> list[Offer]:
-    """For each line of the picture its best network within a budget of CPU seconds; the best line first."""
+    """For each line of the picture its best network within a budget of CPU seconds; the best line first.
+
+    Entries that were made for a budget are offered for that one, so that a busy machine does not decide.
+    """
     found: dict[tuple[str, ...], Offer] = {}
     for offer in offers(study, records):
-        if offer.seconds <= budget:
+        made_for = study.labels[split(offer.side)[0]].budget
+        if made_for == budget or (made_for is None and offer.seconds <= budget):
             found.setdefault(offer.line, offer)
     return list(found.values())
 
@@ -125,7 +130,8 @@ def _named(study: Study, records: Records, case: Case) -> Decision | None:
 def table(study: Study, records: Records) -> list[tuple[str, ...]]:
     """The table on top of a page: the network to train beside the best of the other kind, if the study has both."""
     first = "network" if study.cases else FIRST[study.along]
-    score = f"{study.judged} error" + (" (cross-entropy)" if study.measure == "cross_entropy" else "")
+    first_of = "error" if study.measure == "cross_entropy" else MEASURES[study.measure].name
+    score = f"{study.judged} {first_of}" + (" (cross-entropy)" if study.measure == "cross_entropy" else "")
     made = decisions(study, records)
     kind = "of the other kind" if any(decision.chosen == decision.ordinary for decision in made) else "ordinary network"
     rows: list[tuple[str, ...]] = [(first, "what to train", score, f"best {kind}", score, "verdict")]
@@ -142,7 +148,7 @@ def table(study: Study, records: Records) -> list[tuple[str, ...]]:
 
 
 def scores(study: Study, records: Records, side: str) -> str:
-    """Error, and cross-entropy where that is the study's measure; how many runs, where there is one.
+    """Error, with cross-entropy where that is the study's measure; how many runs, where there is one.
 
     >>> from quarterturn_lab.studies.catalogue import STUDIES
     >>> scores(STUDIES["small-set"], Records({}, {}, {}), "baseline")
@@ -157,9 +163,10 @@ def scores(study: Study, records: Records, side: str) -> str:
 
 
 def error(study: Study, records: Records, side: str) -> str:
-    """The mean error of a side that has been run: with two digits where it is the study's measure."""
-    by_error, digits = (study, 2) if study.measure == "error" else (other_measure(study), 1)
-    return f"{mean_sd(list(values(by_error, records, side).values()))[0]:.{digits}f} %"
+    """The mean of a side that has been run: its error where the study's measure is the cross-entropy."""
+    if study.measure != "cross_entropy":
+        return figure(study, records, side)
+    return f"{mean_sd(list(values(other_measure(study), records, side).values()))[0]:.1f} %"
 
 
 def verdict(study: Study, records: Records, decision: Decision) -> str:
@@ -168,11 +175,11 @@ def verdict(study: Study, records: Records, decision: Decision) -> str:
         return ""
     ordinary = decision.chosen == decision.ordinary
     by = {
-        UNITS[judged.measure][0]: _word(gap(judged, records, decision.question), ordinary)
+        MEASURES[judged.measure].name: _word(gap(judged, records, decision.question), ordinary)
         for judged in (study, other_measure(study))
     }
-    first, second = by.values()
-    return first if first == second else ", ".join(f"{word} by {measure}" for measure, word in by.items())
+    words = list(by.values())
+    return words[0] if words[0] == words[-1] else ", ".join(f"{word} by {measure}" for measure, word in by.items())
 
 
 def _word(found: Gap, flipped: bool) -> str:
@@ -181,7 +188,7 @@ def _word(found: Gap, flipped: bool) -> str:
 
 def ranking(study: Study, records: Records) -> list[tuple[str, ...]]:
     """The best lines of each budget as rows of a table."""
-    measure, _, digits = UNITS[study.measure]
+    measure, digits = MEASURES[study.measure].name, MEASURES[study.measure].digits
     header = ("CPU seconds at most", "rank", "network", "runs", "CPU s", f"validation {measure}", f"test {measure}")
     used = len(header) if study.judged == "test" else len(header) - 1
     rows: list[tuple[str, ...]] = [header[:used]]

@@ -13,12 +13,20 @@ from quarterturn_lab.errors import unknown
 from quarterturn_lab.settings.config import Config, checked
 from quarterturn_lab.settings.experiments import EXPERIMENTS, faster_rotation, settings_of
 from quarterturn_lab.settings.networks import ROWS, edited
+from quarterturn_lab.studies.measures import Measured
 
 TURNED = "@4"
 # Options that labels name, with their unit.
 NAMED = {"epochs": "epochs", "train_size": "images", "turn": "degrees", "zoom": "zoom", "shear": "shear"} | {
-    "dropout": "dropout"
+    "dropout": "dropout",
+    "width": "wide",
+    "blocks": "blocks",
+    "lr": "rate",
+    "pool": "",
+    "invariants": "invariants",
+    "hidden": "hidden",
 }
+USUAL = {"blocks": 1}  # where an experiment says nothing
 MARKS = {"plankton-31": "-all"}  # what labels of an experiment have behind the row
 
 
@@ -30,14 +38,16 @@ class Entry:
     row: str
     seeds: int
     options: dict[str, Any] = field(default_factory=dict)
+    budget: int | None = None  # CPU seconds that its epochs were made for, on the machine of the study
 
     @property
     def label(self) -> str:
         """The row, with the settings that differ from the experiment's: baseline-160epochs."""
         name = self.options.get("factory", self.row).rpartition(":")[2] + MARKS.get(self.experiment, "")
         for option, unit in NAMED.items():
-            if self.options.get(option) not in (None, EXPERIMENTS[self.experiment].settings.get(option)):
-                name += f"-{self.options[option]}{unit}"
+            value = self.options.get(option)
+            if value not in (None, EXPERIMENTS[self.experiment].settings.get(option, USUAL.get(option))):
+                name += f"-{'' if value is True else value}{unit}"
         return name
 
     @property
@@ -97,7 +107,7 @@ class Study:
     takeaways: tuple[Takeaway, ...]
     questions: tuple[Question, ...]
     limits: tuple[str, ...]
-    measure: Literal["cross_entropy", "error"] = "cross_entropy"
+    measure: Measured = "cross_entropy"
     judged: Literal["test", "validation"] = "test"  # the images that rows are scored on
     series: tuple[tuple[str, ...], ...] = ()  # lines of the picture, as sides; none: a row for each side that matters
     along: Literal["cpu_seconds", "train_images"] = "cpu_seconds"

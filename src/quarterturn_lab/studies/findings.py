@@ -2,39 +2,44 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 from quarterturn_lab.evaluation.statistics import mean_sd, paired_interval, paired_t_test, sign_flip_test
 from quarterturn_lab.studies.definition import TURNED, Entry, Question, Study
+from quarterturn_lab.studies.measures import MEASURES, other
 from quarterturn_lab.studies.names import names, split
-from quarterturn_lab.studies.records import Records
+from quarterturn_lab.studies.records import Record, Records
 
 Verdict = Literal["better", "worse", "open", "one seed", "not run"]
-UNITS = {"cross_entropy": ("cross-entropy", "", 3), "error": ("error", " points", 2)}  # name, unit, digits
-
-OTHER: dict[str, Literal["cross_entropy", "error"]] = {"cross_entropy": "error", "error": "cross_entropy"}
 ENOUGH = 3  # seeds: a control with fewer is not preferred to one that has them
 PAST = 1.1  # times the lowest validation cross-entropy: trained past its best probabilities
 
 
 def values(study: Study, records: Records, side: str, part: str = "test") -> dict[int, float]:
-    """The study's measure for each seed that has been run and scored so: lower is better."""
+    """The study's measure for each seed that has been run and scored so: lower is better.
+
+    A study that is judged on validation images has nothing to do with test images: where a record has both, the former
+    stand for the latter.
+    """
     label, turned = split(side)
-    scored = f"{part}_4_turns" if turned else part
-    found = records.of(study.labels[label])
-    return {seed: value(record[scored], study.measure) for seed, record in found.items() if scored in record}
+    measure, found = MEASURES[study.measure], {}
+    for seed, record in records.of(study.labels[label]).items():
+        scored = judged_part(study, record, part) + ("_4_turns" if turned else "")
+        if scored in record:
+            found[seed] = measure.of(record[scored])
+    return found
 
 
-def value(scores: dict[str, Any], measure: str) -> float:
-    """Cross-entropy, or the error in percent."""
-    return float(scores["cross_entropy"] if measure == "cross_entropy" else 100 * (1 - scores["accuracy"]))
+def judged_part(study: Study, record: Record, part: str) -> str:
+    """The part of a record's scores to read."""
+    return "valid" if study.judged == "validation" and part == "test" and "valid" in record else part
 
 
 def figure(study: Study, records: Records, side: str, part: str = "test") -> str:
     """The mean over seeds, rounded: "1.946" or "2.33 %"; a dash where nothing has been run."""
     found = list(values(study, records, side, part).values())
-    _, unit, digits = UNITS[study.measure]
-    return f"{mean_sd(found)[0]:.{digits}f}{' %' if unit else ''}" if found else "-"
+    measure = MEASURES[study.measure]
+    return f"{mean_sd(found)[0]:.{measure.digits}f}{' %' if measure.error else ''}" if found else "-"
 
 
 def average(study: Study, records: Records, side: str, what: str) -> float:
@@ -80,8 +85,8 @@ class Gap:
 
 
 def other_measure(study: Study) -> Study:
-    """The same study, judged by the error instead of the cross-entropy, or the other way round."""
-    return replace(study, measure=OTHER[study.measure])
+    """The same study, judged by the error instead of the cross-entropy, say, or the other way round."""
+    return replace(study, measure=other(study.measure))
 
 
 def gap(study: Study, records: Records, question: Question) -> Gap:

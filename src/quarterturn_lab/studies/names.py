@@ -9,7 +9,7 @@ from typing import Any
 
 from quarterturn_lab.settings.experiments import EXPERIMENTS
 from quarterturn_lab.settings.networks import Net, edited
-from quarterturn_lab.studies.definition import TURNED, Entry, Study
+from quarterturn_lab.studies.definition import TURNED, USUAL, Entry, Study
 
 TEST_TIME = "4 turns averaged at test time"
 ELEMENTS = {"C4": "turns", "D4": "turns and flips"}
@@ -21,6 +21,14 @@ METHODS = {
     "gradual-pool": "pooled over {} step by step",
     "symmetric": "filters symmetric under {}",
 }
+# Options that change a residual network.
+SIZES = {
+    "width": "{} maps",
+    "blocks": "{} blocks a stage",
+    "pool": "maximum at the head",
+    "invariants": "invariants at the head",
+    "hidden": "hidden layer of {}",
+}
 # Keywords of a network factory, and options of a training, in words.
 KEYWORDS = {
     "each": "{} convolutions a stage",
@@ -29,6 +37,7 @@ KEYWORDS = {
     "angles": "{} angles averaged at test time",
 }
 OPTIONS = {
+    "lr": "learning rate {:g}",
     "dropout": "dropout {:g}",
     "turn": "turned by {:g} degrees in training",
     "zoom": "zoom {:g}",
@@ -45,6 +54,10 @@ GLOSSARY = (
         "the network sees the image in all orientations and pools before its last layer.",
     ),
     ("after each layer", "after each layer", "each layer keeps the strongest response over all orientations."),
+    ("residual", "residual", "shortcuts, batch norm, strides, a mean over positions."),
+    (" maps", "32 maps", "of the first stage, in all orientations; the later stages have two and four times as many."),
+    ("invariants", "invariants at the head", "several numbers of each feature that turns do not change, not its mean."),
+    ("hidden layer", "hidden layer of 128", "features, in each orientation, of a layer before the last."),
     ("C4", "C4", "the four quarter turns."),
     ("D4", "D4", "the four quarter turns, each with and without a flip."),
     (" width", "half, quarter, ... width", "filters in a layer, relative to the ordinary network."),
@@ -76,15 +89,19 @@ def network_name(entry: Entry) -> str:
     'rolled residual, D4'
     """
     factory = entry.options.get("factory")
-    return ", ".join(
-        _of_factory(factory) if factory else _of_net(edited(EXPERIMENTS[entry.experiment].baseline, entry.row))
-    )
+    if factory:
+        return ", ".join(_of_factory(factory))
+    sizes = [
+        words.format(entry.options[option])
+        for option, words in SIZES.items()
+        if entry.options.get(option) not in (None, USUAL.get(option))
+    ]
+    return ", ".join([*_of_net(edited(EXPERIMENTS[entry.experiment].baseline, entry.row)), *sizes])
 
 
 def _of_net(net: Net) -> list[str]:
     if net.residual:
-        head = [] if net.pool == "mean" else [f"{POOLS[net.pool]} at the head"]
-        return ["ordinary residual"] if net.group is None else ["rolled residual", net.group, *head]
+        return ["ordinary residual"] if net.group is None else ["rolled residual", net.group]
     width = [_width(net.divide, net.widen)] if net.divide != net.widen else []
     if net.group is None:
         return ["ordinary", *width, *([] if net.relu else ["no last ReLU"])]

@@ -8,29 +8,23 @@ from quarterturn_lab.report.table import plus_minus
 from quarterturn_lab.settings.in_words import training_in_words
 from quarterturn_lab.studies import decisions
 from quarterturn_lab.studies.definition import Entry, Study
-from quarterturn_lab.studies.findings import UNITS, Gap, absent, gap, other_measure, past_best, state
+from quarterturn_lab.studies.findings import Gap, absent, gap, judged_part, other_measure, past_best, state
+from quarterturn_lab.studies.measures import MEASURES, together
 from quarterturn_lab.studies.names import glossary, name, names, told
 from quarterturn_lab.studies.paper import beside, claims, printed
 from quarterturn_lab.studies.records import Record, Records
 from quarterturn_lab.studies.summary import asked, finding, paragraph
 
-COLUMNS = (
-    "network",
-    "label",
-    "runs",
-    "parameters",
-    "multiply-adds",
-    "train c.-e.",
-    "test c.-e.",
-    "test error %",
-    "4 turns averaged: c.-e.",
-    "error %",
-    "CPU s",
-    "paper: test c.-e.",
-)
+SIZES = ("network", "label", "runs", "parameters", "multiply-adds")
 ALWAYS = 3  # columns that stand even where nothing has been run
+LOWER = {
+    "cross_entropy": "c.-e.: cross-entropy. Lower is better, as for the error.",
+    "rmse": "RMSE: over all images and answers. Lower is better.",
+    "dice": "Dice error, precision error: 100 % minus Dice, or the average precision of instances. Lower is better.",
+    "auc": "AUC error, break-even error: 100 % minus AUC, or relaxed break-even. Lower is better.",
+}
 NOTE = """\
-- c.-e.: cross-entropy. Lower is better, as for the error.
+- {lower}
 - ±: sample standard deviation over seeds. A figure without it is one run.
 - Multiply-adds: millions for one image, counted with maps turned and without the Fourier kernel.
 - CPU s: CPU seconds of training, without scoring.
@@ -56,7 +50,7 @@ NOTHING = "-"
 
 def page(page_name: str, study: Study, records: Records) -> str:
     """The whole page: decision, picture and summary first, then all the rest."""
-    measure = UNITS[study.measure][0]
+    measure = MEASURES[study.measure].name
     parts = [
         f"# {study.title}",
         study.decision,
@@ -71,7 +65,9 @@ def page(page_name: str, study: Study, records: Records) -> str:
     if study.budgets:
         parts += ["## The best networks for each budget", *budgets(study, records)]
     gaps = asked(study, records)
-    notes = NOTE + (f"\n{PAPER}" if any(printed(entry) for entry in study.entries) else "")
+    notes = NOTE.format(lower=LOWER[together(study.measure)[0]]) + (
+        f"\n{PAPER}" if any(printed(entry) for entry in study.entries) else ""
+    )
     parts += ["## All figures", table(study, records), notes]
     parts += ["## Paired comparisons", comparisons(study, records, gaps), PAIRED.format(when=when(study))]
     found = claims(study, gaps)
@@ -98,7 +94,7 @@ def bullets(lines: list[str]) -> str:
 
 
 def budgets(study: Study, records: Records) -> tuple[str, str]:
-    text = [BUDGET.format(measure=UNITS[study.measure][0])]
+    text = [BUDGET.format(measure=MEASURES[study.measure].name)]
     text += ["Test images play no part in the choice."] if study.judged == "test" else []
     uneven = decisions.unevenness(study, records)
     if uneven > UNEVEN:
@@ -145,11 +141,16 @@ def table(study: Study, records: Records) -> str:
     """A row for each entry, whether it has been run or not; empty columns are left out."""
     named = names(study)
     rows = [(named[entry.label], f"`{entry.label}`", *cells(study, records, entry)) for entry in study.entries]
-    used = [i for i in range(len(COLUMNS)) if i < ALWAYS or any(row[i] not in ("", NOTHING) for row in rows)]
-    header = tuple(column.replace("test", study.judged) for column in COLUMNS)
-    if study.published:
-        header = (*header[:-1], f"published: {study.judged} error %")
+    header = columns(study)
+    used = [i for i in range(len(header)) if i < ALWAYS or any(row[i] not in ("", NOTHING) for row in rows)]
     return markdown([tuple(row[i] for i in used) for row in (header, *rows)])
+
+
+def columns(study: Study) -> tuple[str, ...]:
+    first, *others = (MEASURES[measure].short for measure in together(study.measure))
+    scored = [f"{study.judged} {short}" for short in (first, *others)]
+    last = f"published: {study.judged} error %" if study.published else f"paper: {study.judged} {first}"
+    return (*SIZES, f"train {first}", *scored, f"4 turns averaged: {first}", *others, "CPU s", last)
 
 
 def cells(study: Study, records: Records, entry: Entry) -> tuple[str, ...]:
@@ -157,23 +158,24 @@ def cells(study: Study, records: Records, entry: Entry) -> tuple[str, ...]:
     paper = printed(entry)
     last = plus_minus(paper.test, 4) if paper else study.published.get(entry.label, "")
     if not found:
-        return (state(records, entry), *(NOTHING,) * (len(COLUMNS) - ALWAYS - 1), last)
+        return (state(records, entry), *(NOTHING,) * (len(columns(study)) - ALWAYS - 1), last)
+    measures = together(study.measure)
 
-    def figures(part: str, key: str, digits: int) -> str:
+    def figures(part: str, name: str) -> str:
         if not all(part in record for record in found):
             return NOTHING
-        numbers = [record[part][key] for record in found]
-        return plus_minus(mean_sd([100 * (1 - n) for n in numbers] if key == "accuracy" else numbers), digits)
+        measure = MEASURES[name]
+        part = part.replace("test", judged_part(study, found[0], "test"))
+        digits = 1 if name == "error" and study.measure == "cross_entropy" else measure.digits
+        return plus_minus(mean_sd([measure.of(record[part]) for record in found]), digits)
 
     return (
         state(records, entry),
         f"{found[0]['parameters']:,}",
         f"{found[0]['multiply_adds'] / 1e6:.1f}",
-        figures("train", "cross_entropy", 3),
-        figures("test", "cross_entropy", 3),
-        figures("test", "accuracy", 1 if study.measure == "cross_entropy" else 2),
-        figures("test_4_turns", "cross_entropy", 3),
-        figures("test_4_turns", "accuracy", 1 if study.measure == "cross_entropy" else 2),
+        figures("train", measures[0]),
+        *(figures("test", measure) for measure in measures),
+        *(figures("test_4_turns", measure) for measure in measures),
         plus_minus(mean_sd([record["cpu_seconds"] for record in found]), 0),
         last,
     )
@@ -182,7 +184,7 @@ def cells(study: Study, records: Records, entry: Entry) -> tuple[str, ...]:
 def comparisons(study: Study, records: Records, gaps: list[Gap]) -> str:
     """A row for each comparison, by both measures; the paper's column only where it has something to say."""
     other = other_measure(study)
-    measure, unit, _ = UNITS[other.measure]
+    measure, unit = MEASURES[other.measure].name, MEASURES[other.measure].unit
     measured = ("first", "second", "pairs", "difference", "95 % interval", "p (t)", "p (signs)", "the first is")
     second = f"{study.judged} {measure}{',' if unit else ''}{unit} (95 % interval)"
     rows: list[tuple[str, ...]] = [(*measured, second, "the paper", "why")]
@@ -190,7 +192,8 @@ def comparisons(study: Study, records: Records, gaps: list[Gap]) -> str:
         rows.append(
             (*_compared(study, found), _briefly(other, gap(other, records, found.question)), *_about(study, found))
         )
-    used = [i for i in range(len(rows[0])) if rows[0][i] != "the paper" or any(row[i] for row in rows[1:])]
+    said = {"the paper": any(row[-2] for row in rows[1:]), second: other.measure != study.measure}
+    used = [i for i in range(len(rows[0])) if said.get(rows[0][i], True)]
     return markdown([tuple(row[i] for i in used) for row in rows])
 
 
@@ -200,7 +203,7 @@ def when(study: Study) -> str:
 
 
 def _compared(study: Study, found: Gap) -> tuple[str, ...]:
-    digits = UNITS[study.measure][2]
+    digits = MEASURES[study.measure].digits
     return (
         name(study, found.question.one),
         name(study, found.question.other),
@@ -213,7 +216,7 @@ def _compared(study: Study, found: Gap) -> tuple[str, ...]:
 
 
 def _interval(study: Study, found: Gap) -> str:
-    digits = UNITS[study.measure][2]
+    digits = MEASURES[study.measure].digits
     return f"{found.interval[0]:+.{digits}f} to {found.interval[1]:+.{digits}f}" if found.interval else ""
 
 
@@ -221,7 +224,7 @@ def _briefly(study: Study, found: Gap) -> str:
     if not found.differences:
         return NOTHING
     interval = _interval(study, found)
-    return f"{found.mean:+.{UNITS[study.measure][2]}f}" + (f" ({interval})" if interval else "")
+    return f"{found.mean:+.{MEASURES[study.measure].digits}f}" + (f" ({interval})" if interval else "")
 
 
 def _about(study: Study, found: Gap) -> tuple[str, str]:
@@ -238,14 +241,13 @@ def as_csv(study: Study, records: Records) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     parts = ("train", "valid", "valid_4_turns", "test", "test_4_turns")
-    columns = [f"{part}_{key}" for part in parts for key in ("cross_entropy", "accuracy")]
+    keys = [MEASURES[measure].key for measure in together(study.measure)]
+    scored = [f"{part}_{key}" for part in parts for key in keys]
     named = names(study)
-    writer.writerow(
-        ["label", "network", "seed", "parameters", "multiply_adds", "train_images", "cpu_seconds", *columns]
-    )
+    writer.writerow(["label", "network", "seed", "parameters", "multiply_adds", "train_images", "cpu_seconds", *scored])
     for entry in study.entries:
         for seed, record in records.of(entry).items():
-            scores = [record.get(part, {}).get(key) for part in parts for key in ("cross_entropy", "accuracy")]
+            scores = [record.get(part, {}).get(key) for part in parts for key in keys]
             numbers = [record[key] for key in ("parameters", "multiply_adds", "train_images", "cpu_seconds")]
             writer.writerow([entry.label, named[entry.label], seed, *numbers, *scores])
     return buffer.getvalue()
@@ -264,12 +266,12 @@ def settings(study: Study, records: Records) -> str:
         warps = ", ".join(
             f"{warp} {value}" for warp, value in config.augment.model_dump().items() if value != "bilinear"
         )
+        length = "as many epochs as fit the budget" if used[0].budget else f"{config.epochs} epochs"
         dropout = "set by the network" if own else f"{config.net.dropout:g}"
         output = "He x 0.1" if own else f"Xavier x {config.output_scale:g}"
         lines += [
             f"- `{experiment}`, unless the name says otherwise:",
-            f"  - {config.epochs} epochs, {config.batch_images} images in a batch, {config.precision}, "
-            f"{config.threads} thread.",
+            f"  - {length}, {config.batch_images} images in a batch, {config.precision}, {config.threads} thread.",
             f"  - {training_in_words(config)}; weight decay {config.weight_decay:g}; dropout {dropout}.",
             f"  - He initialisation (fan-in counts rolled inputs); output layer {output}.",
             f"  - Augmentation: {warps}.",
@@ -277,12 +279,12 @@ def settings(study: Study, records: Records) -> str:
     lines += ran_on(study, records)
     parts: dict[tuple[int, str], set[int]] = {}
     for record in finished(study, records):
-        parts.setdefault((record["test_images"], record["data"]), set()).add(record["train_images"])
+        scored = record["test_images"] if judged_part(study, record, "test") == "test" else 0
+        parts.setdefault((scored, record["data"]), set()).add(record["train_images"])
     for (test, data), train in sorted(parts.items()):
         sizes = ", ".join(f"{size:,}" for size in sorted(train))
-        lines.append(
-            f"- Training images: {sizes}. {study.judged.capitalize()} images: {test:,}. Data fingerprint: {data}."
-        )
+        judged = f"{study.judged.capitalize()} images: {test:,}. " if test else ""
+        lines.append(f"- Training images: {sizes}. {judged}Data fingerprint: {data}.")
     return "\n".join(lines)
 
 

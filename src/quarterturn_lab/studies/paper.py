@@ -6,7 +6,8 @@ from quarterturn_lab.evaluation.statistics import t_quantile
 from quarterturn_lab.settings.experiments import EXPERIMENTS, Printed
 from quarterturn_lab.studies.decisions import WORDS
 from quarterturn_lab.studies.definition import Entry, Question, Study
-from quarterturn_lab.studies.findings import UNITS, Gap, Verdict
+from quarterturn_lab.studies.findings import Gap, Verdict
+from quarterturn_lab.studies.measures import MEASURES
 from quarterturn_lab.studies.names import name, split
 
 RUNS = 10  # behind each figure of the paper
@@ -48,7 +49,7 @@ def claims(study: Study, gaps: list[Gap]) -> str:
     """Which orders of the paper hold here and which do not; empty where nothing can be compared."""
     agree: list[str] = []
     differ: list[str] = []
-    measure, unit, digits = UNITS[study.measure]
+    measure = MEASURES[study.measure]
     for found in gaps:
         lines = in_the_paper(study, found.question)
         if lines is None or found.interval is None:
@@ -58,10 +59,10 @@ def claims(study: Study, gaps: list[Gap]) -> str:
         if there == here:
             agree.append(f"{pair}: {here}")
         else:
-            size = f"{found.mean:+.{digits}f}{unit}"
+            size = f"{found.mean:+.{measure.digits}f}{measure.unit}"
             differ.append(f"{pair}: {there} in the paper, {here} here ({size})")
     parts = {
         "The same as in the paper:": agree,
-        f"Not as in the paper (difference of {study.judged} {measure}):": differ,
+        f"Not as in the paper (difference of {study.judged} {measure.name}):": differ,
     }
     return "\n\n".join(text for title, found in parts.items() if found for text in (title, "\n".join(found)))

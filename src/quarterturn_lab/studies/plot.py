@@ -12,7 +12,8 @@ from quarterturn_lab.evaluation.statistics import mean_sd
 from quarterturn_lab.report.svg import COLOURS, STYLE
 from quarterturn_lab.studies.decisions import decisions, is_plain, lines, ranked
 from quarterturn_lab.studies.definition import Study
-from quarterturn_lab.studies.findings import UNITS, average, strongest_plain, values
+from quarterturn_lab.studies.findings import average, strongest_plain, values
+from quarterturn_lab.studies.measures import MEASURES
 from quarterturn_lab.studies.names import line_name, name, split
 from quarterturn_lab.studies.records import Records
 
@@ -37,8 +38,8 @@ def _png(figure: Figure) -> bytes:
 
 
 def _axis(study: Study) -> str:
-    name, unit, _ = UNITS[study.measure]
-    return f"{study.judged} {name}{', %' if unit else ''} (lower is better)"
+    measure = MEASURES[study.measure]
+    return f"{study.judged} {measure.name}{', %' if measure.error else ''} (lower is better)"
 
 
 def featured(study: Study, records: Records) -> list[str]:

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from quarterturn_lab.studies.decisions import Decision, decisions, error, is_plain, ranked, scores
 from quarterturn_lab.studies.definition import Question, Study, Takeaway
 from quarterturn_lab.studies.findings import (
-    UNITS,
     Gap,
     Verdict,
     cpu_ratio,
@@ -18,6 +17,7 @@ from quarterturn_lab.studies.findings import (
     strongest_plain,
     values,
 )
+from quarterturn_lab.studies.measures import MEASURES
 from quarterturn_lab.studies.names import line_name, name
 from quarterturn_lab.studies.records import Records
 
@@ -62,7 +62,7 @@ def finding(study: Study, records: Records) -> str:
     pairs = _pairs(study, records, made)
     if made and study.judged == "validation":
         best = made[-1].chosen
-        return f"Lowest {study.judged} error: {scores(study, records, best)}, by *{name(study, best)}*."
+        return f"Lowest {study.judged} {_leading(study)}: {scores(study, records, best)}, by *{name(study, best)}*."
     if not pairs:
         return "Nothing to compare yet."
     grouped = _grouped(study, records, made)
@@ -84,10 +84,11 @@ def _outcomes(study: Study, records: Records, made: list[Decision]) -> list[str]
     main = _grouped(study, records, made)
     sentences = [KINDS[found].format(_where(study, cases, made)) for found, cases in main.items()]
     judged = other_measure(study)
-    for found, cases in _grouped(judged, records, made).items():
+    by_other = _grouped(judged, records, made) if judged.measure != study.measure else {}
+    for found, cases in by_other.items():
         differ = [case for case in cases if case not in main.get(found, [])]
         if differ and BY_OTHER[found]:
-            sentences.append(BY_OTHER[found].format(UNITS[judged.measure][0], _where(study, differ, made)))
+            sentences.append(BY_OTHER[found].format(MEASURES[judged.measure].name, _where(study, differ, made)))
     pairs = _pairs(study, records, made)
     if pairs and study.along == "train_images":
         sentences.append(f"The best equivariant network takes {_times(study, records, pairs)} as long to train.")
@@ -121,7 +122,12 @@ def _errors(study: Study, records: Records, decision: Decision) -> str:
     """The errors of both kinds in a row of the decision table."""
     sides = {"equivariant": decision.equivariant, "ordinary": decision.ordinary}
     text = ", ".join(f"{kind} {error(study, records, side)}" for kind, side in sides.items() if side)
-    return f"{study.judged} error{'' if study.cases else ' at ' + decision.case}: {text}"
+    return f"{study.judged} {_leading(study)}{'' if study.cases else ' at ' + decision.case}: {text}"
+
+
+def _leading(study: Study) -> str:
+    """The measure that short sentences give: the error where the study's own is the cross-entropy."""
+    return "error" if study.measure == "cross_entropy" else MEASURES[study.measure].name
 
 
 def _times(study: Study, records: Records, pairs: list[Decision]) -> str:
@@ -193,7 +199,7 @@ def _cost(ratio: float, who: str) -> str:
 
 def _certainty(study: Study, records: Records, made: list[Decision]) -> list[str]:
     """How networks were chosen, and over how many runs they are compared."""
-    measure = UNITS[study.measure][0]
+    measure = MEASURES[study.measure].name
     if study.judged == "validation":
         sentences = ["No test image is used."]
     elif study.cases:

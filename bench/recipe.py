@@ -1,0 +1,56 @@
+"""CPU milliseconds of training for one image, for the networks of the recipe studies: warps, steps and averages.
+
+python bench/recipe.py --data DIR [--experiment recipe-plankton-2000]
+
+Networks take turns, a few steps each, so that a busy machine is busy for all alike. The studies
+(src/quarterturn_lab/studies/recipe.py) divide their budgets by these figures, rounded.
+"""
+
+import statistics
+import time
+
+import torch
+from harness import Rows, parser_for, start_again_with_a_warm_allocator, write
+
+from quarterturn_lab.runs.loading import load
+from quarterturn_lab.runs.network import net_for
+from quarterturn_lab.settings.experiments import config_for
+from quarterturn_lab.studies.recipe import MILLISECONDS
+from quarterturn_lab.training import loop
+
+STEPS, ROUNDS = 4, 7  # the first round warms up
+
+
+def measure(experiment: str, folder: str) -> Rows:
+    networks = [(row, width) for row, widths in MILLISECONDS.items() for width in widths]
+    configs = [config_for(experiment, row, data=folder, width=width, blocks=1, epochs=1000) for row, width in networks]
+    data = load(configs[0])
+    runs = []
+    for config in configs:
+        state = loop.new_state(config, net_for(config, data.classes), torch.device("cpu"))
+        runs.append((config, loop.train(config, data, state)))
+    seconds: list[list[float]] = [[] for _ in runs]
+    for _ in range(ROUNDS):
+        for (config, steps), found in zip(runs, seconds, strict=True):
+            start = time.process_time()
+            for _ in range(STEPS):
+                next(steps)
+            found.append((time.process_time() - start) / STEPS / config.batch_images)
+    return [
+        {"experiment": experiment, "row": row, "maps": width, "ms": f"{1000 * statistics.median(found[1:]):.2f}"}
+        for (row, width), found in zip(networks, seconds, strict=True)
+    ]
+
+
+def main() -> None:
+    start_again_with_a_warm_allocator()
+    parser = parser_for(__doc__)
+    parser.add_argument("--data", required=True, help="the folder of the images")
+    parser.add_argument("--experiment", default="recipe-plankton-2000")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    write(options.experiment, measure(options.experiment, options.data))
+
+
+if __name__ == "__main__":
+    main()
