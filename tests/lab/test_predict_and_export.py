@@ -14,6 +14,9 @@ import torch
 from labtools import call, class_folders, galaxy_tree, nuclei_tree, small, tiny
 from PIL import Image
 
+from quarterturn_lab.data import prepare
+from quarterturn_lab.data.augment import turned
+from quarterturn_lab.data.scaling import scaling_of
 from quarterturn_lab.errors import DataError, RunError
 from quarterturn_lab.evaluation import score
 from quarterturn_lab.inference import predict
@@ -22,6 +25,8 @@ from quarterturn_lab.models.layers import ANSWERS
 from quarterturn_lab.report import table
 from quarterturn_lab.report.html import report
 from quarterturn_lab.runs import model_card, run_directory
+from quarterturn_lab.runs.loading import load
+from quarterturn_lab.runs.network import net_for
 from quarterturn_lab.runs.trained import card_of, load_with_data
 from quarterturn_lab.training import training_run
 
@@ -400,6 +405,19 @@ def test_evaluate_and_check(trained: Path, capsys: pytest.CaptureFixture) -> Non
     assert code == 0
     assert re.search(r"join1 +Join +pathways permuted", text)
     assert call(f"check {directory(trained, 'buildings', 'baseline')} --whole", capsys)[0] == 1
+
+
+def test_rotations_are_averaged_with_the_border_of_training() -> None:
+    """Corners that a network has never seen would cost it much of its score."""
+    warps = {"flip": False, "border": "reflection", "interpolation": "bicubic"}
+    config = tiny("baseline", augment=warps)
+    data = load(config)
+    net = net_for(config, data.classes).eval()
+    found = score.predict(config, net, data, data.test[:3], CPU, (45.0,))
+    images = prepare.prepared(prepare.fetch(data, data.test[:3], CPU), scaling_of(data))
+    seen = prepare.centre_crop(turned(images, 45, "reflection", "bicubic"), 15)
+    with torch.no_grad():
+        assert np.abs(found - net(seen).softmax(1).numpy()).max() < 1e-6
 
 
 def test_tables_speak_of_their_own_scores(trained: Path) -> None:
