@@ -43,6 +43,7 @@ LAB = [
     "data",
     "models",
     "runs",
+    "hub",
     "inference",
     "evaluation",
     "training",

@@ -401,3 +401,13 @@ def test_bicubic_training_images_are_about_as_sharp_as_test_images() -> None:
         shares[interpolation] = upper_half(seen) / upper_half(still)
     assert shares["bilinear"] < 0.6  # what the check must find
     assert 0.75 < shares["bicubic"] < 1.1
+
+
+def test_images_are_turned_with_the_border_and_interpolation_of_training() -> None:
+    """A grey square stays grey under reflection, and gets black corners with zeros; bicubic differs from bilinear."""
+    grey = torch.ones(1, 1, 12, 12)
+    assert turned(grey, 45)[0, 0, 0, 0] == 0
+    assert torch.allclose(turned(grey, 45, "reflection"), grey, atol=1e-5)
+    noise = torch.randn(1, 1, 12, 12)
+    assert not torch.allclose(turned(noise, 45, "reflection"), turned(noise, 45, "reflection", "bicubic"))
+    assert torch.equal(turned(noise, 90, "reflection", "bicubic"), turned(noise, 90))

@@ -14,6 +14,9 @@ import torch
 from labtools import call, class_folders, galaxy_tree, nuclei_tree, small, tiny
 from PIL import Image
 
+from quarterturn_lab.data import prepare
+from quarterturn_lab.data.augment import turned
+from quarterturn_lab.data.scaling import scaling_of
 from quarterturn_lab.errors import DataError, RunError
 from quarterturn_lab.evaluation import score
 from quarterturn_lab.inference import predict
@@ -22,6 +25,8 @@ from quarterturn_lab.models.layers import ANSWERS
 from quarterturn_lab.report import table
 from quarterturn_lab.report.html import report
 from quarterturn_lab.runs import model_card, run_directory
+from quarterturn_lab.runs.loading import load
+from quarterturn_lab.runs.network import net_for
 from quarterturn_lab.runs.trained import card_of, load_with_data
 from quarterturn_lab.training import training_run
 
@@ -402,6 +407,19 @@ def test_evaluate_and_check(trained: Path, capsys: pytest.CaptureFixture) -> Non
     assert call(f"check {directory(trained, 'buildings', 'baseline')} --whole", capsys)[0] == 1
 
 
+def test_rotations_are_averaged_with_the_border_of_training() -> None:
+    """Corners that a network has never seen would cost it much of its score."""
+    warps = {"flip": False, "border": "reflection", "interpolation": "bicubic"}
+    config = tiny("baseline", augment=warps)
+    data = load(config)
+    net = net_for(config, data.classes).eval()
+    found = score.predict(config, net, data, data.test[:3], CPU, (45.0,))
+    images = prepare.prepared(prepare.fetch(data, data.test[:3], CPU), scaling_of(data))
+    seen = prepare.centre_crop(turned(images, 45, "reflection", "bicubic"), 15)
+    with torch.no_grad():
+        assert np.abs(found - net(seen).softmax(1).numpy()).max() < 1e-6
+
+
 def test_tables_speak_of_their_own_scores(trained: Path) -> None:
     for name, words in {
         "galaxies": ("RMSE", "lower is better", "0.08261 ± 0.00017"),
@@ -435,9 +453,9 @@ def test_the_report_shows_answers_and_masks(trained: Path, tmp_path: Path) -> No
 
 def test_data_info_and_verify_know_the_sets(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     for name, words in {
-        "galaxies": ("20 galaxies with 37 answers", "16 / 2 / 2"),
-        "buildings": ("train: 3 images", "130 x 130"),
-        "nuclei": ("12 images with label maps", "48 to 61 pixels"),
+        "galaxies": ("20 images, labels in training_solutions_rev1.csv", "37 shares", "14 to train, 3 to validate"),
+        "buildings": ("6 images, with masks", "3 to train, 1 to validate, 2 to test", "130 pixels"),
+        "nuclei": ("12 images, with masks", "single objects", "48 to 61 pixels"),
     }.items():
         code, text, errors = call(f"data info {trained}/data/{name}", capsys)
         assert code == 0, errors

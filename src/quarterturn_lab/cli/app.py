@@ -4,13 +4,12 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from quarterturn_lab.cli.options import Options
-from quarterturn_lab.errors import LabError
-from quarterturn_lab.settings.config import MAX_PIXELS
+from quarterturn_lab.cli.options import ImageOptions, Options
+from quarterturn_lab.errors import LabError, of_system
 
 
 def _version() -> str:
@@ -30,6 +29,7 @@ app.command(data_app)
 
 
 DEFAULTS = Options()
+READING = ImageOptions()
 RUNS = Path("runs")
 
 
@@ -250,21 +250,41 @@ def submit(
 
 
 @app.command
-def export(run: Path, *, onnx: Path) -> None:
-    """Export a trained network to an ONNX file of ordinary layers, and check that its outputs are the same.
+def export(
+    run: Path,
+    *,
+    to: Literal["onnx", "torchscript", "bioimageio", "wsinfer", "hub"] | None = None,
+    out: Path | None = None,
+    onnx: Path | None = None,
+    spacing: float | None = None,
+    license: str | None = None,
+    author: Annotated[tuple[str, ...], Parameter(consume_multiple=False)] = (),
+) -> None:
+    """Write a trained network for another program. It is loaded again, compared, and checked before it is kept.
 
-    Example: quarterturn export runs/galaxies/pool-mean/seed0 --onnx galaxies.onnx
+    Example: quarterturn export runs/galaxies/pool-mean/seed0 --to onnx --out galaxies.onnx
 
     Parameters
     ----------
     run
         The run directory.
+    to
+        onnx, torchscript, bioimageio (a package of bioimage.io), wsinfer (a folder for WSInfer and QuPath) or hub (a
+        folder for from_pretrained and timm).
+    out
+        The file to write, or the folder for wsinfer and hub.
     onnx
-        The file to write. Use it with `quarterturn predict --onnx`.
+        Short for --to onnx --out FILE. Use the file with `quarterturn predict --onnx`.
+    spacing
+        For wsinfer: micrometres per pixel of the network's input.
+    license
+        For bioimageio and hub: the licence of your network, such as CC-BY-4.0 or MIT.
+    author
+        For bioimageio: your name. May be given several times.
     """
-    from quarterturn_lab.cli.predict import export_file
+    from quarterturn_lab.cli.export import export_run
 
-    export_file(run, onnx)
+    export_run(run, onnx, to, out, spacing, license, author)
 
 
 @app.command
@@ -323,23 +343,23 @@ def doctor() -> None:
 
 
 @data_app.command
-def info(folder: Path) -> None:
-    """Describe a data folder: number of images, sizes, and classes or answers.
+def info(folder: Path, *, options: ImageOptions = READING) -> None:
+    """Describe a folder of images: what there is to learn, sizes, values, the split, and files that cannot be used.
 
     Example: quarterturn data info ../data/plankton
 
     Parameters
     ----------
     folder
-        A folder with one folder for each class, or the plankton, MNIST, galaxies, aerial or nuclei data.
+        Images in one folder for each class, with a table of labels, or with masks.
     """
     from quarterturn_lab.cli.data import info as look
 
-    look(folder)
+    look(folder, options.given())
 
 
 @data_app.command
-def verify(folder: Path, *, max_pixels: int = MAX_PIXELS) -> None:
+def verify(folder: Path, *, options: ImageOptions = READING) -> None:
     """Decode every image and list those that cannot be used. The exit code is 1 if there are any.
 
     Example: quarterturn data verify ../data/plankton
@@ -347,13 +367,11 @@ def verify(folder: Path, *, max_pixels: int = MAX_PIXELS) -> None:
     Parameters
     ----------
     folder
-        A folder with one folder for each class, or the plankton, MNIST, galaxies, aerial or nuclei data.
-    max_pixels
-        Images with more pixels count as unusable.
+        Images in one folder for each class, with a table of labels, or with masks.
     """
     from quarterturn_lab.cli.data import verify as look
 
-    sys.exit(0 if look(folder, max_pixels) else 1)
+    sys.exit(0 if look(folder, options.given()) else 1)
 
 
 def _is_ours(error: Exception) -> bool:
@@ -377,7 +395,8 @@ def main(arguments: list[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except Exception as error:
-        if not _is_ours(error):
+        found = of_system(error) if isinstance(error, OSError) else error
+        if found is None or not _is_ours(found):
             raise
-        print(f"quarterturn: {error}", file=sys.stderr)
+        print(f"quarterturn: {found}", file=sys.stderr)
         sys.exit(2)

@@ -1,4 +1,4 @@
-"""The commands `predict`, `submit` and `export`. Only these print; the functions they call do not."""
+"""The commands `predict` and `submit`. Only these print; the functions they call do not."""
 
 from pathlib import Path
 
@@ -43,13 +43,6 @@ def submit_run(directory: Path, sample: Path, folder: Path | None, out: Path | N
     with Bars() as bars:
         submit(run, card, sample, folder, out, batch, _show(bars, "predicting"))
     print(f"submission: {out}")
-
-
-def export_file(directory: Path, file: Path) -> None:
-    """Write the network of a run as an ONNX file."""
-    from quarterturn_lab.inference.onnx import export_run
-
-    print(f"{file}: takes {export_run(directory, file)}; outputs in onnxruntime agree with the network")
 
 
 def _show(bars: Bars, name: str) -> Progress:

@@ -252,7 +252,7 @@ def _kind(cells: dict[str, list[str]], values: dict[str, list[float | None] | No
     if len(numbers) == 1:
         whole = all(value == int(value) for value in known)
         return "classes" if whole and len(set(known)) <= FEW else "numbers"
-    return "answers" if min(known) >= 0 and max(known) <= 1 and {min(known), max(known)} & {0.0, 1.0} else "numbers"
+    return "answers" if min(known) >= 0 and max(known) <= 1 else "numbers"
 
 
 def _zero_one(found: list[float | None] | None) -> bool:

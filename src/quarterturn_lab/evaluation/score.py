@@ -53,7 +53,8 @@ def _of_images(
         images = prepared(fetch(data, indices[start : start + 256], device), scaling)
         found = []
         for angle in degrees:
-            seen = centre_crop(turned(images, angle), config.net.side).contiguous()
+            rotated = turned(images, angle, config.augment.border, config.augment.interpolation)
+            seen = centre_crop(rotated, config.net.side).contiguous()
             found.append(answers(data.task, net(seen).float().cpu().numpy(), data.units))
         parts.append(np.mean(found, axis=0))
     return np.concatenate(parts)

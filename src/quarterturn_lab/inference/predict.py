@@ -94,11 +94,7 @@ def prepared(path: Path, card: ModelCard, convert: bool) -> NDArray[np.float32]:
             f"{images.has_channels(path, bands[0])}, but the network was trained on images with {trained}: use "
             "--convert to convert between grey and colour"
         )
-    if not card.is_dense:
-        array = images.fitted(array, card.settings)
-    elif card.settings.invert:
-        array = 255 - array
-    return card.scaling(array)
+    return card.scaling(images.fitted(array, card.settings)) if not card.is_dense else card.scaled(array)
 
 
 def vectors(

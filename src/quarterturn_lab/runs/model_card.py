@@ -42,6 +42,17 @@ class ModelCard:
         """What outputs `(N, classes)` mean: probabilities, shares, or numbers in the user's units."""
         return answers(self.task, outputs, self.units)
 
+    def scaled(self, pixels: NDArray[Any]) -> NDArray[np.float32]:
+        """The network's input from pixels as files hold them, `(..., C, H, W)`."""
+        return self.scaling(255 - pixels if self.settings.invert else pixels)
+
+    def linear(self) -> tuple[list[float], list[float]]:
+        """The same as `gain * pixel + offset`, for each channel."""
+        gain, middle = list(self.scaling.factor), list(self.scaling.offset)
+        if self.settings.invert:
+            gain, middle = [-factor for factor in gain], [255 - value for value in middle]
+        return gain, [-factor * value for factor, value in zip(gain, middle, strict=True)]
+
     def to_json(self) -> str:
         return json.dumps({"version": VERSION, **asdict(self), "settings": self.settings.model_dump()}, indent=1)
 

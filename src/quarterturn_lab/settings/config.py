@@ -23,7 +23,7 @@ MOVED = {f"quarterturn_lab.{name}": "quarterturn_lab.models.mnist" for name in (
 class Augment(BaseModel):
     """Ranges of the random augmentation of training images; 0 (or 1 for factors) switches a part off."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True, allow_inf_nan=False)
 
     turn: Annotated[  # "rotate" in files
         float,
@@ -55,7 +55,7 @@ class Augment(BaseModel):
 class ImageSettings(BaseModel):
     """How image files are read: settings that a run passes to its loader."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     longest: Annotated[
         int | None,
@@ -193,6 +193,9 @@ class Config(ImageSettings):
 
     @model_validator(mode="after")
     def _fits(self) -> "Config":
+        fault = self.net.fault()
+        if fault:
+            raise ValueError(fault)
         if any(not 0 < drop <= 1 for drop in self.drops):
             raise ValueError(f"drops are fractions of the run, between 0 and 1, got {self.drops}")
         if self.warmup > 1 and self.warmup != int(self.warmup):
@@ -259,7 +262,11 @@ def explained(error: ValidationError) -> str:
     lines = []
     for found in error.errors():
         place = ".".join(map(str, found["loc"])) or "config"
-        lines.append(f"{place}: {found['msg']}, got {found['input']!r}" if found["loc"] else str(found["msg"]))
+        lines.append(
+            f"{place}: {found['msg']}, got {found['input']!r}"
+            if found["loc"]
+            else str(found["msg"]).removeprefix("Value error, ")
+        )
     return "invalid settings: " + "; ".join(lines)
 
 

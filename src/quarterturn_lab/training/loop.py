@@ -25,6 +25,7 @@ from quarterturn_lab.training.batches import Batches, Sized
 from quarterturn_lab.training.fabric import fabric_for
 from quarterturn_lab.training.optimizer import learning_rate, optimizer_for
 
+REMEDY = "Lower --lr, or clip the gradient with --clip 1"
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -180,5 +181,13 @@ def _watch(state: State, loss: float, step: int) -> None:
         return
     raise RunError(
         f"training diverges: the loss is {loss:.4g} at step {step + 1}, from {state.first_loss:.4g} at the start. The "
-        "last checkpoint is kept. Lower --lr, or clip the gradient with --clip 1"
+        f"last checkpoint is kept. {REMEDY}"
     )
+
+
+@torch.no_grad()
+def check_outputs(config: Config, net: nn.Module, device: torch.device) -> None:
+    """Stop if the last step has spoilt the network, which no loss has shown: its outputs are not finite."""
+    noise = torch.randn(2, config.net.channels, config.net.side, config.net.side, device=device)
+    if not torch.isfinite(net.eval()(noise)).all():
+        raise RunError(f"training diverges: after the last step, the outputs are not finite. {REMEDY}")

@@ -87,6 +87,7 @@ def _finish(
     net, device = state.scored, state.fabric.device
     if state.best:
         net.load_state_dict(state.best.weights)
+    loop.check_outputs(config, net, device)
     some = data.train[:: max(1, len(data.train) // config.eval_train)][: config.eval_train]
     wall = state.seconds["wall"]
     presented = len(data.train) * order.tiles_of(config, data) * config.epochs
