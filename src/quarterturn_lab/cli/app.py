@@ -346,25 +346,29 @@ def export(
 
 
 @app.command
-def report(directory: Path = RUNS, *, output: Path | None = None, data: str | None = None) -> None:
+def report(
+    directory: Path = RUNS, *, compare: Path | None = None, output: Path | None = None, data: str | None = None
+) -> None:
     """Write an HTML report of finished runs: table, curves, rotation sensitivity, examples and filters.
 
-    The table is also written as Markdown and CSV.
+    The table is also written as Markdown and CSV. The directory of a single run gets a page about its test images.
 
     Example: quarterturn report runs
 
     Parameters
     ----------
     directory
-        Folder with finished runs, at any depth.
+        Folder with finished runs, at any depth; or the directory of one run.
+    compare
+        Run directory of another network, to show beside a single run.
     output
         Folder to write to. Default: the same directory.
     data
         Folder of the images, if it has moved.
     """
-    from quarterturn_lab.report.html import report as write
+    from quarterturn_lab.cli.report import report_of
 
-    print(write(directory, output, data))
+    report_of(directory, compare, output, data)
 
 
 @app.command
