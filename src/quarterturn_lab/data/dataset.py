@@ -76,6 +76,15 @@ class Ragged:
         return self.flat[self.starts[i] : self.starts[i + 1]].reshape(self.shapes[i])
 
 
+def ragged(arrays: Sequence[NDArray[Any]]) -> Ragged:
+    """These arrays as one flat array.
+
+    >>> ragged([np.zeros((2, 3)), np.ones((1, 1))])[1]
+    array([[1.]])
+    """
+    return Ragged(np.concatenate([array.ravel() for array in arrays]), [array.shape for array in arrays])
+
+
 @dataclass(frozen=True)
 class Scenes:
     """Images `(C, H, W)` of any size with label maps `(H, W)`.

@@ -38,9 +38,9 @@ def build(net: Net, rotate: Rotate = "maps") -> nn.Sequential:
 
 def filters_twin(net: Net, module: nn.Module) -> nn.Module:
     """The same network with the same weights, rotating its filters: it takes images of any shape."""
-    weights = module.state_dict()
-    twin = build(replace(net, outputs=len(weights["output.bias"])), "filters")  # as many as there are classes
-    twin.load_state_dict(weights)
+    outputs = len(module.get_parameter("output.bias"))  # as many as the data have classes
+    twin = build(replace(net, outputs=outputs), "filters")
+    twin.load_state_dict(module.state_dict())
     return twin.to(next(module.parameters()).device).train(module.training)
 
 
