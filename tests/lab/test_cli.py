@@ -23,7 +23,20 @@ from quarterturn_lab.runs import run_directory
 from quarterturn_lab.training import training_run
 from quarterturn_lab.training.sweep import sweep
 
-COMMANDS = ("train", "table", "study", "evaluate", "check", "predict", "submit", "export", "report", "demo", "doctor")
+COMMANDS = (
+    "fit",
+    "train",
+    "table",
+    "study",
+    "evaluate",
+    "check",
+    "predict",
+    "submit",
+    "export",
+    "report",
+    "demo",
+    "doctor",
+)
 COMMANDS += ("data info", "data verify")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 QUIET = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking

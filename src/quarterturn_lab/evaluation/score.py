@@ -24,13 +24,20 @@ UNTURNED: Degrees = (0.0,)
 
 
 def predict(
-    config: Config, net: nn.Module, data: Data, indices: Indices, device: torch.device, degrees: Degrees = UNTURNED
+    config: Config,
+    net: nn.Module,
+    data: Data,
+    indices: Indices,
+    device: torch.device,
+    degrees: Degrees = UNTURNED,
+    scaling: Scaling | None = None,
 ) -> Any:
     """Predicted probabilities or numbers, averaged over rotations of the images by these angles.
 
     `(len(indices), classes or answers)`; for scenes a list of maps, without the network's margin.
+    `scaling` is that of the data, if no other is given.
     """
-    scaling = scaling_of(data)
+    scaling = scaling or scaling_of(data)
     if isinstance(data, Dataset):
         return _of_images(config, net, data, scaling, indices, device, degrees)
     run = runner(for_whole_images(config, net), device)
