@@ -20,9 +20,9 @@ def table() -> str:
             found[key][row["network"], row["strength of He's"]].append(100 * float(row["test accuracy"]))
     heads = [f"{network}, {name}" for network in NETWORKS for name in STRENGTHS.values()]
     rows = [["task", "norms", "optimiser", "learning rate", *heads, "runs of each"]]
-    for key, values in found.items():
+    for run, values in found.items():
         cells = [values.get((network, strength), []) for network in NETWORKS for strength in STRENGTHS]
         counts = sorted({len(cell) for cell in cells if cell})
         shown = [f"{mean(cell):.0f}" if cell else "" for cell in cells]
-        rows.append([*key, *shown, " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))])
+        rows.append([*run, *shown, " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))])
     return f"`bench/results/{path.name}`, accuracy %:\n\n{markdown(rows)}"
