@@ -49,6 +49,7 @@ LAB = [
     "training",
     "report",
     "studies",
+    "fit",
     "cli",
 ]
 PACKAGES = {"quarterturn": LIBRARY, "quarterturn_lab": LAB}

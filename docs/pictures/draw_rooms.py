@@ -48,6 +48,7 @@ WHAT = {
         "training": "loop, one run, many runs",
         "report": "tables, figures, HTML",
         "studies": "records to pages",
+        "fit": "a folder to a network",
         "cli": "the command line",
     },
 }

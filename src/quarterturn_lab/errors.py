@@ -1,6 +1,8 @@
 """The lab's errors. A message says what was given, what was expected and what to do. No torch is imported here."""
 
+import os
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class LabError(ValueError):
@@ -31,6 +33,8 @@ def of_system(error: OSError) -> RunError | None:
     if error.filename is None:
         return None
     if isinstance(error, FileExistsError | NotADirectoryError):
-        return RunError(f"{error.filename} is a file, and a folder is needed: give another place")
+        place = Path(os.fsdecode(error.filename))
+        file = next((path for path in (place, *place.parents) if path.is_file()), place)
+        return RunError(f"{file} is a file, and a folder is needed: give another place")
     why = (error.strerror or type(error).__name__).lower()
     return RunError(f"{error.filename} cannot be used, {why}: give another place, or change its permissions")

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from quarterturn_lab.cli.options import ImageOptions, Options
+from quarterturn_lab.cli.options import FitOptions, ImageOptions, Options
 from quarterturn_lab.errors import LabError, of_system
 
 
@@ -29,8 +29,53 @@ app.command(data_app)
 
 
 DEFAULTS = Options()
+FIT_DEFAULTS = FitOptions()
 READING = ImageOptions()
 RUNS = Path("runs")
+
+
+@app.command
+def fit(
+    folder: Path | None = None,
+    *,
+    minutes: float | None = None,
+    symmetry: str | None = None,
+    compare: bool | None = None,
+    resume: bool = False,
+    config: Path | None = None,
+    seed: int | None = None,
+    runs_dir: Path = RUNS,
+    options: FitOptions = FIT_DEFAULTS,
+) -> None:
+    """Train a network on your own images: looks, plans, chooses the symmetry, trains, checks, tests and reports.
+
+    Run the same command again to resume it, or to see its scores.
+
+    Example: quarterturn fit DIR --minutes 10
+
+    Parameters
+    ----------
+    folder
+        The images: a folder for each class, with or without train/val/test above; a table of labels; or masks.
+    minutes
+        Time for everything, the choice of the symmetry included. Default: 10, if --epochs is not given.
+    symmetry
+        auto, none, C4 (mirror images differ), D4 (mirror images are alike), C2, mirror. Default: auto.
+    compare
+        Also train an ordinary network for as long, which doubles the time.
+    resume
+        Go on with the latest run on this folder, with its own settings; more --minutes or --epochs make it longer.
+    config
+        Settings from a TOML file, such as the run.toml of another run. Options on the command line win.
+    seed
+        Random seed of initial weights, image order and augmentation. Default: 0.
+    runs_dir
+        Folder for the run directories.
+    """
+    from quarterturn_lab.cli.fit import fit_folder
+
+    given = {"minutes": minutes, "symmetry": symmetry, "compare": compare, "seed": seed, **options.given()}
+    fit_folder(folder, {name: value for name, value in given.items() if value is not None}, resume, config, runs_dir)
 
 
 @app.command
@@ -185,11 +230,16 @@ def predict(
     batch: int = 64,
     convert: bool = False,
     grey: bool = False,
+    skip_bad: bool = False,
+    window: int | None = None,
+    stride: int | None = None,
     device: str = "auto",
 ) -> None:
     """Predict images with a trained network: a table of probabilities, or a mask for each image.
 
-    Networks that label each pixel take images of any size. If an image fails, nothing is written.
+    Whole images are scaled as in training. With --window, the network looks at squares of a large image instead, and
+    the table has a row for each. Networks that label each pixel take images of any size. If an image fails, nothing is
+    written, unless --skip-bad is given.
 
     Example: quarterturn predict runs/galaxies/pool-mean/seed0 DIR/images_test_rev1 --out predictions.csv
 
@@ -207,12 +257,20 @@ def predict(
         Convert grey images to colour, or colour to grey, if the network was trained on the other kind.
     grey
         Write masks as probabilities, scaled to 0..255, instead of only 0 and 255.
+    skip_bad
+        Leave out images that cannot be read, name them, and exit with code 1.
+    window
+        Side of the squares to look at, in pixels of the image: about the size of the training images.
+    stride
+        Pixels from one square to the next. Default: --window, so that they touch.
     device
         auto, cpu, cuda, cuda:1, ...
     """
     from quarterturn_lab.cli.predict import predict_files
+    from quarterturn_lab.inference.tables import Options as Prediction
 
-    predict_files(paths, out, onnx, batch, convert, grey, device)
+    options = Prediction(batch, convert, grey, skip_bad, window, stride)
+    sys.exit(0 if predict_files(paths, out, onnx, options, device) else 1)
 
 
 @app.command
@@ -288,25 +346,29 @@ def export(
 
 
 @app.command
-def report(directory: Path = RUNS, *, output: Path | None = None, data: str | None = None) -> None:
+def report(
+    directory: Path = RUNS, *, compare: Path | None = None, output: Path | None = None, data: str | None = None
+) -> None:
     """Write an HTML report of finished runs: table, curves, rotation sensitivity, examples and filters.
 
-    The table is also written as Markdown and CSV.
+    The table is also written as Markdown and CSV. The directory of a single run gets a page about its test images.
 
     Example: quarterturn report runs
 
     Parameters
     ----------
     directory
-        Folder with finished runs, at any depth.
+        Folder with finished runs, at any depth; or the directory of one run.
+    compare
+        Run directory of another network, to show beside a single run.
     output
         Folder to write to. Default: the same directory.
     data
         Folder of the images, if it has moved.
     """
-    from quarterturn_lab.report.html import report as write
+    from quarterturn_lab.cli.report import report_of
 
-    print(write(directory, output, data))
+    report_of(directory, compare, output, data)
 
 
 @app.command

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import nn
 
@@ -61,7 +62,7 @@ def from_pretrained(place: str | Path, run_code: bool = False) -> nn.Module:
         net.load_state_dict(load_file(path))
     except FileNotFoundError:
         raise RunError(f"{path} does not exist: write the folder with `quarterturn export RUN --to hub`") from None
-    except (RuntimeError, ValueError, OSError) as error:
+    except (RuntimeError, SafetensorError) as error:
         raise ConfigError(f"{path} does not fit {CONFIG}: {str(error).splitlines()[0]}") from None
     vars(net)["card"] = model_card.read(json.dumps(about[KEY]), folder / CONFIG)
     return net.eval()

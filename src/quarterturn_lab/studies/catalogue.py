@@ -3,6 +3,7 @@
 from quarterturn_lab.errors import unknown
 from quarterturn_lab.studies.definition import Study
 from quarterturn_lab.studies.mnist import MNIST_SEARCH, ROTATED_MNIST
+from quarterturn_lab.studies.other_tables import GALAXIES, NUCLEI, ROADS
 from quarterturn_lab.studies.plankton import ALL_IMAGES, EQUAL_COST, FEW_LABELS, SMALL_SET
 from quarterturn_lab.studies.recipe import GALAXIES_SEARCH, PLANKTON_SEARCH, RECIPES
 
@@ -13,6 +14,9 @@ STUDIES: dict[str, Study] = {
     "few-labels": FEW_LABELS,
     "rotated-mnist": ROTATED_MNIST,
     "mnist-search": MNIST_SEARCH,
+    "galaxies": GALAXIES,
+    "roads": ROADS,
+    "nuclei": NUCLEI,
     **RECIPES,
     "recipe-search-plankton": PLANKTON_SEARCH,
     "recipe-search-galaxies": GALAXIES_SEARCH,
