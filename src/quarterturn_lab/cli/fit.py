@@ -3,14 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from quarterturn_lab.data.watch import watching
 from quarterturn_lab.errors import ConfigError
-from quarterturn_lab.fit.fitting import Fit, Fitted, equivariance, latest
+from quarterturn_lab.fit.fitting import Fit, latest
 from quarterturn_lab.fit.request import Request, checked_request, read_file
 from quarterturn_lab.progress import Bars
-from quarterturn_lab.report.headline import headline
+from quarterturn_lab.report.fit_report import Written, write_fit_report
 from quarterturn_lab.runs.trained import card_of
-
-SAME = 1e-6  # a larger relative change is a fault
 
 
 def fit_folder(folder: Path | None, given: dict[str, Any], resume: bool, file: Path | None, root: Path) -> None:
@@ -25,18 +24,22 @@ def fit_folder(folder: Path | None, given: dict[str, Any], resume: bool, file: P
     if resume:
         request = latest(request, root)
     with Bars() as bars:
-        fitted = Fit(request, root, bars).run()
-    _finish(fitted)
+        fit = Fit(request, root, bars)
+        fitted = fit.run()
+        with watching(fit.watch()):
+            written = write_fit_report(fitted.directory, fitted.ordinary, fitted.record.get("choice"))
+    _finish(fitted.directory, written)
 
 
-def _finish(fitted: Fitted) -> None:
-    """Check, then print the result and what to do next."""
-    run = fitted.directory
-    error = equivariance(run)
-    if error is not None:
-        print(f"check: over all orientations the output changes by at most {error:.0e} of its size, in float64")
-    print(f"\n{headline(run, fitted.ordinary, same=error is not None and error < SAME)}\n")
+def _finish(run: Path, written: Written) -> None:
+    """Print what the check and the test images said, and what to do next."""
+    if written.change is not None:
+        print(
+            f"check: over all orientations the output changes by at most {written.change:.0e} of its size, in float64"
+        )
+    print(f"\n{written.headline}\n")
     out = "masks" if card_of(run).is_dense else "predictions.csv"
+    print(f"the page:  {written.path}")
     print(f"the run, and run.toml to repeat it: {run}")
     print(f"use it:    quarterturn predict {run} IMAGES --out {out}")
     print(f"share it:  quarterturn export {run} --onnx model.onnx")

@@ -6,14 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-import quarterturn as qt
 from quarterturn_lab.data.dataset import Data, Settings, subset
 from quarterturn_lab.data.look import Found, look
 from quarterturn_lab.data.watch import watching
 from quarterturn_lab.errors import ConfigError, DataError
-from quarterturn_lab.evaluation.score import examples
 from quarterturn_lab.files import write_atomically
 from quarterturn_lab.fit import plan, symmetry, timing
 from quarterturn_lab.fit.request import MINUTES, Request, write_file
@@ -21,7 +17,6 @@ from quarterturn_lab.progress import Bars
 from quarterturn_lab.runs.loading import load
 from quarterturn_lab.runs.model_card import DENSE
 from quarterturn_lab.runs.run_directory import summary
-from quarterturn_lab.runs.trained import load_with_data
 from quarterturn_lab.settings.config import Config, ImageSettings, read
 from quarterturn_lab.training import training_run
 
@@ -241,16 +236,6 @@ class Fit:
                 self.bars.update(what, done, total, None, 1)
 
         return tell
-
-
-def equivariance(directory: Path) -> float | None:
-    """The largest relative change of a finished run's output over its group, in float64; None without a group."""
-    config, data, net = load_with_data(directory)
-    if config.net.group is None:
-        return None
-    images = examples(config, data, data.test[:4]).double()
-    images += 0.1 * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))  # images may be symmetric
-    return max(qt.equivariance_error(net.double(), qt.named(config.net.group), images).relative)
 
 
 def latest(request: Request, root: Path) -> Request:
