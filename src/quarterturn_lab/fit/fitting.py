@@ -28,6 +28,8 @@ from quarterturn_lab.training import training_run
 Record = dict[str, Any]
 RECORD = "fit.json"  # in the run directory: what was asked, found and chosen
 FORWARD = 0.35  # seconds of scoring an image, as a share of those of training on it
+# A probe asks about the images, so that it is the lab's own network whatever the user's is, trained to the end.
+PROBE = ("epochs", "backbone", "how", "weights", "rotate", "keep", "patience", "turn", "flip")
 PASSES = 3  # over the images of a trial at least; if the time is too short for so many, it has fewer images
 
 
@@ -46,12 +48,16 @@ class Fit:
     def __init__(self, request: Request, root: Path, bars: Bars) -> None:
         self.request, self.root, self.bars, self.started = request, root, bars, time.monotonic()
         self.directory = request.directory(root)
-        self.costs: dict[tuple[Any, ...], float] = {}
+        self.costs: dict[str, float] = {}
 
     def left(self) -> float | None:
         """Seconds that are left for the network; None if epochs are given."""
         seconds = self.request.seconds
         return None if seconds is None else seconds - (time.monotonic() - self.started)
+
+    def network(self, chosen: str) -> str:
+        """The group of the network for images with this symmetry: none if the user wants a backbone as it is."""
+        return "none" if self.request.options.get("how") == "plain" else chosen
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -65,7 +71,7 @@ class Fit:
         found = self.look()
         size = self.choose_size(found)
         chosen, choice = self.choose_symmetry(found, size)
-        config, data = self.config(found, size, chosen, plan.warps_of(chosen))
+        config, data = self.config(found, size, self.network(chosen), plan.warps_of(chosen))
         record: Record = {"request": self.request.to_json(), "found": found.lines(), "size": asdict(size)}
         record |= {"choice": choice, "symmetry": chosen}
         self.begin(self.directory, config, record)
@@ -95,7 +101,8 @@ class Fit:
         """Choose the size of the images by the time of a step."""
         smallest = plan.sizes(found)[0]
         wanted = self.request.symmetry if self.request.symmetry != "auto" else "D4"
-        per_position = self.cost(found, smallest, wanted) / smallest.positions
+        timed = self.made(found, smallest, self.network(wanted), 1, plan.warps_of(wanted))
+        per_position = self.cost(found, timed) / smallest.positions
 
         def epoch(size: plan.Size) -> float:
             return found.parts["train"] * size.tiles * per_position * size.positions
@@ -109,7 +116,7 @@ class Fit:
         """The symmetry: the given one, or the one that short training speaks for."""
         if self.request.symmetry != "auto":
             return self.request.symmetry, None
-        configs = [self.made(found, size, name, 1, plan.warps_of(name)) for name in ("none", "C4")]
+        configs = [self.made(found, size, name, 1, plan.warps_of(name), PROBE) for name in ("none", "C4")]
         data = self.load(configs[0])
         if not len(data.valid):
             raise DataError("auto needs validation images: give --symmetry C4 or D4, or --validation 0.15")
@@ -118,13 +125,13 @@ class Fit:
         for name, config in zip(("none", "C4"), configs, strict=True):
             part, epochs = data, max(1, round((self.request.epochs or 0) * plan.TRIAL / 2))
             if seconds is not None:
-                cost = self.cost(found, size, name)
+                cost = self.cost(found, config)
                 images = (
                     seconds * plan.TRIAL / 2 / cost / size.tiles - FORWARD * min(len(data.valid), symmetry.MOST) * 4
                 )
                 part = subset(data, max(2 * len(data.classes), 8, int(images / PASSES)), self.request.seed)
                 epochs = max(1, int(images / len(part.train)))
-            brief = config.model_copy(update={"epochs": epochs, "eval_points": 1, "keep": "last", "patience": None})
+            brief = config.model_copy(update={"epochs": epochs, "eval_points": 1})
             what = "trial, ordinary network" if name == "none" else "trial, equivariant network"
             probes.append((brief, symmetry.trained(brief, part, self.show(what, brief))))
         choice = symmetry.decide(symmetry.evidence(probes[0], probes[1], data))
@@ -137,7 +144,7 @@ class Fit:
         config = self.made(found, size, name, self.request.epochs or 1, warps)
         data = self.load(config)
         if self.request.epochs is None:
-            cost, tiles = self.cost(found, size, name), config.tiles if found.task in DENSE else 1
+            cost, tiles = self.cost(found, config), config.tiles if found.task in DENSE else 1
             turns = 5 if config.score_turns else 1
             scored = len(data.valid) * (config.eval_points + turns) + len(data.test) * turns
             scored += min(len(data.train), config.eval_train)
@@ -206,15 +213,23 @@ class Fit:
 
     # --- helpers ------------------------------------------------------------------------------------------------------
 
-    def made(self, found: Found, size: plan.Size, name: str, epochs: int, warps: dict[str, Any]) -> Config:
-        options = {key: value for key, value in self.request.options.items() if key != "epochs"}
+    def made(
+        self,
+        found: Found,
+        size: plan.Size,
+        name: str,
+        epochs: int,
+        warps: dict[str, Any],
+        without: tuple[str, ...] = ("epochs",),
+    ) -> Config:
+        """The settings of a run, with the options of the user but for some."""
+        options = {key: value for key, value in self.request.options.items() if key not in without}
         return plan.config_of(found, size, name, epochs, self.request.seed, options, warps)
 
-    def cost(self, found: Found, size: plan.Size, name: str) -> float:
+    def cost(self, found: Found, config: Config) -> float:
         """Seconds of training on an image, measured once for each network and size."""
-        key = (size.side, size.stem_stride, name)
+        key = config.model_copy(update={"epochs": 1}).model_dump_json()
         if key not in self.costs:
-            config = self.made(found, size, name, 1, plan.warps_of(name))
             self.costs[key] = timing.seconds_per_image(config, found.task, found.classes)
         return self.costs[key]
 
