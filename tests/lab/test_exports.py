@@ -16,7 +16,7 @@ from PIL import Image
 import quarterturn as qt
 from quarterturn_lab import hub
 from quarterturn_lab.errors import ConfigError, RunError
-from quarterturn_lab.inference import predict, torchscript
+from quarterturn_lab.inference import predict, tables, torchscript
 from quarterturn_lab.inference.agreement import Written, agreement
 from quarterturn_lab.inference.network import trained_runner
 from quarterturn_lab.runs.trained import card_of, load_with_card
@@ -62,7 +62,7 @@ def predicted(run: Path, path: Path) -> np.ndarray:
     network, card = trained_runner(run, "cpu")
     if card.is_dense:
         return predict.mask(network, card, path, True)
-    return predict.vectors(network, card, [("a", path)], 1, True, lambda *_: None)[0]
+    return tables.vectors(network, card, [("a", path)], 1, True, lambda *_: None)[0]
 
 
 def softmax(values: np.ndarray) -> np.ndarray:

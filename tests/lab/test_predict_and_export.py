@@ -19,7 +19,7 @@ from quarterturn_lab.data.augment import turned
 from quarterturn_lab.data.scaling import scaling_of
 from quarterturn_lab.errors import DataError, RunError
 from quarterturn_lab.evaluation import score
-from quarterturn_lab.inference import predict
+from quarterturn_lab.inference import predict, tables
 from quarterturn_lab.inference.network import trained_runner
 from quarterturn_lab.models.layers import ANSWERS
 from quarterturn_lab.report import table
@@ -92,7 +92,7 @@ def test_turned_files_have_the_same_answers_and_turned_masks(trained: Path, tmp_
         run, card = trained_runner(directory(trained, name), "cpu")
         files = [("a.png", tmp_path / "a.png"), ("b.png", tmp_path / "b.png")]
         if name == "galaxies":
-            first, second = predict.vectors(run, card, files, 2, False, lambda *_: None)
+            first, second = tables.vectors(run, card, files, 2, False, lambda *_: None)
             assert np.abs(first - second).max() < 1e-3  # scaling rounds to bytes
         else:
             first, second = (predict.mask(run, card, path, False) for _, path in files)
@@ -233,13 +233,13 @@ def test_models_of_numbers_name_other_channels(tmp_path: Path) -> None:
     training_run.run(config, tmp_path / "run")
     run, card = trained_runner(tmp_path / "run", "cpu")
     good = [("0.tif", tmp_path / "data/a/0.tif")]
-    assert predict.vectors(run, card, good, 1, False, lambda *_: None).sum() == pytest.approx(1)
+    assert tables.vectors(run, card, good, 1, False, lambda *_: None).sum() == pytest.approx(1)
     Image.new("RGB", (16, 16)).save(tmp_path / "photo.png")
     with pytest.raises(DataError, match=r"photo\.png has 3 channels: 5 are needed"):
-        predict.prepared(tmp_path / "photo.png", card, False)
+        tables.decoded(tmp_path / "photo.png", card, False, True)
     tifffile.imwrite(tmp_path / "four.tif", rng.random((4, 16, 16), dtype=np.float32), photometric="minisblack")
     with pytest.raises(DataError, match=r"four\.tif has 4 channels: 5 are needed"):
-        predict.prepared(tmp_path / "four.tif", card, False)
+        tables.decoded(tmp_path / "four.tif", card, False, True)
 
 
 def test_a_model_card_is_written_and_read(trained: Path, tmp_path: Path) -> None:
@@ -289,8 +289,8 @@ def test_a_submission_for_plankton(trained: Path, tmp_path: Path, capsys: pytest
     check_submission(run / "submission.csv", sample, sums_to_one=True)
     call(f"predict {run} {folder} --out {tmp_path}/o.csv", capsys)
     found = {row[0]: row[1:] for row in rows_of(tmp_path / "o.csv")}
-    assert found["image"] == ["ant", "bee"]
-    assert rows_of(run / "submission.csv")[1][1:] == found["10.jpg"][::-1]
+    assert found["image"] == ["predicted_class", "ant", "bee"]
+    assert rows_of(run / "submission.csv")[1][1:] == found["10.jpg"][:0:-1]
 
 
 def test_a_submission_for_galaxies(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -339,7 +339,7 @@ def test_an_onnx_file_says_what_the_network_says(
         Image.fromarray(rng.integers(0, 255, (*size, 3), dtype=np.uint8)).save(path)
         if name == "galaxies":
             files = [("a", path)] * 3
-            both = [predict.vectors(r, card, files, 2, False, lambda *_: None) for r in (session, network)]
+            both = [tables.vectors(r, card, files, 2, False, lambda *_: None) for r in (session, network)]
         else:
             both = [predict.mask(r, card, path, False) for r in (session, network)]
         assert both[0].shape == both[1].shape
@@ -354,9 +354,9 @@ def test_an_onnx_file_says_what_the_network_says(
 
 def check_without_torch(run: Path, folder: Path, file: Path, root: Path, capsys: pytest.CaptureFixture) -> None:
     """The command, in a process that must not import torch, writes what the run's network writes."""
-    mine, theirs = root / "mine", root / "theirs"
-    assert call(f"predict {run} {folder} --out {mine} --grey", capsys)[0] == 0
-    arguments = ["predict", "--onnx", str(file), str(folder), "--out", str(theirs), "--grey"]
+    mine, theirs, grey = root / "mine", root / "theirs", ["--grey"] if card_of(run).is_dense else []
+    assert call(f"predict {run} {folder} --out {mine} {' '.join(grey)}", capsys)[0] == 0
+    arguments = ["predict", "--onnx", str(file), str(folder), "--out", str(theirs), *grey]
     code = f"""
 import sys
 from quarterturn_lab.cli.app import app

@@ -230,11 +230,16 @@ def predict(
     batch: int = 64,
     convert: bool = False,
     grey: bool = False,
+    skip_bad: bool = False,
+    window: int | None = None,
+    stride: int | None = None,
     device: str = "auto",
 ) -> None:
     """Predict images with a trained network: a table of probabilities, or a mask for each image.
 
-    Networks that label each pixel take images of any size. If an image fails, nothing is written.
+    Whole images are scaled as in training. With --window, the network looks at squares of a large image instead, and
+    the table has a row for each. Networks that label each pixel take images of any size. If an image fails, nothing is
+    written, unless --skip-bad is given.
 
     Example: quarterturn predict runs/galaxies/pool-mean/seed0 DIR/images_test_rev1 --out predictions.csv
 
@@ -252,12 +257,20 @@ def predict(
         Convert grey images to colour, or colour to grey, if the network was trained on the other kind.
     grey
         Write masks as probabilities, scaled to 0..255, instead of only 0 and 255.
+    skip_bad
+        Leave out images that cannot be read, name them, and exit with code 1.
+    window
+        Side of the squares to look at, in pixels of the image: about the size of the training images.
+    stride
+        Pixels from one square to the next. Default: --window, so that they touch.
     device
         auto, cpu, cuda, cuda:1, ...
     """
     from quarterturn_lab.cli.predict import predict_files
+    from quarterturn_lab.inference.tables import Options as Prediction
 
-    predict_files(paths, out, onnx, batch, convert, grey, device)
+    options = Prediction(batch, convert, grey, skip_bad, window, stride)
+    sys.exit(0 if predict_files(paths, out, onnx, options, device) else 1)
 
 
 @app.command
@@ -333,25 +346,29 @@ def export(
 
 
 @app.command
-def report(directory: Path = RUNS, *, output: Path | None = None, data: str | None = None) -> None:
+def report(
+    directory: Path = RUNS, *, compare: Path | None = None, output: Path | None = None, data: str | None = None
+) -> None:
     """Write an HTML report of finished runs: table, curves, rotation sensitivity, examples and filters.
 
-    The table is also written as Markdown and CSV.
+    The table is also written as Markdown and CSV. The directory of a single run gets a page about its test images.
 
     Example: quarterturn report runs
 
     Parameters
     ----------
     directory
-        Folder with finished runs, at any depth.
+        Folder with finished runs, at any depth; or the directory of one run.
+    compare
+        Run directory of another network, to show beside a single run.
     output
         Folder to write to. Default: the same directory.
     data
         Folder of the images, if it has moved.
     """
-    from quarterturn_lab.report.html import report as write
+    from quarterturn_lab.cli.report import report_of
 
-    print(write(directory, output, data))
+    report_of(directory, compare, output, data)
 
 
 @app.command
