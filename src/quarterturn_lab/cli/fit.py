@@ -4,13 +4,11 @@ from pathlib import Path
 from typing import Any
 
 from quarterturn_lab.errors import ConfigError
-from quarterturn_lab.fit.fitting import Fit, Fitted, equivariance, latest
+from quarterturn_lab.fit.fitting import Fit, Fitted, latest
 from quarterturn_lab.fit.request import Request, checked_request, read_file
 from quarterturn_lab.progress import Bars
-from quarterturn_lab.report.headline import headline
+from quarterturn_lab.report.fit_report import fit_page
 from quarterturn_lab.runs.trained import card_of
-
-SAME = 1e-6  # a larger relative change is a fault
 
 
 def fit_folder(folder: Path | None, given: dict[str, Any], resume: bool, file: Path | None, root: Path) -> None:
@@ -30,13 +28,15 @@ def fit_folder(folder: Path | None, given: dict[str, Any], resume: bool, file: P
 
 
 def _finish(fitted: Fitted) -> None:
-    """Check, then print the result and what to do next."""
+    """Write the page, then print the result and what to do next."""
     run = fitted.directory
-    error = equivariance(run)
-    if error is not None:
-        print(f"check: over all orientations the output changes by at most {error:.0e} of its size, in float64")
-    print(f"\n{headline(run, fitted.ordinary, same=error is not None and error < SAME)}\n")
+    print("checking and testing, for the report", flush=True)
+    page = fit_page(run, fitted.ordinary, fitted.record["choice"])
+    if page.exact is not None:
+        print(f"check: over all orientations the output changes by at most {page.exact:.0e} of its size, in float64")
     out = "masks" if card_of(run).is_dense else "predictions.csv"
-    print(f"the run, and run.toml to repeat it: {run}")
+    print(f"\n{page.sentence}\n")
+    print(f"report:    {page.path}")
+    print(f"repeat it: quarterturn fit --config {run / 'run.toml'}")
     print(f"use it:    quarterturn predict {run} IMAGES --out {out}")
     print(f"share it:  quarterturn export {run} --onnx model.onnx")

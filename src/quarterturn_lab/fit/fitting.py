@@ -6,14 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-import quarterturn as qt
 from quarterturn_lab.data.dataset import Data, Settings, subset
 from quarterturn_lab.data.look import Found, look
 from quarterturn_lab.data.watch import watching
 from quarterturn_lab.errors import ConfigError, DataError
-from quarterturn_lab.evaluation.score import examples
 from quarterturn_lab.files import write_atomically
 from quarterturn_lab.fit import plan, symmetry, timing
 from quarterturn_lab.fit.request import MINUTES, Request, write_file
@@ -21,7 +17,6 @@ from quarterturn_lab.progress import Bars
 from quarterturn_lab.runs.loading import load
 from quarterturn_lab.runs.model_card import DENSE
 from quarterturn_lab.runs.run_directory import summary
-from quarterturn_lab.runs.trained import load_with_data
 from quarterturn_lab.settings.config import Config, ImageSettings, read
 from quarterturn_lab.training import training_run
 
@@ -30,6 +25,7 @@ RECORD = "fit.json"  # in the run directory: what was asked, found and chosen
 FORWARD = 0.35  # seconds of scoring an image, as a share of those of training on it
 # A probe asks about the images, so that it is the lab's own network whatever the user's is, trained to the end.
 PROBE = ("epochs", "backbone", "how", "weights", "rotate", "keep", "patience", "turn", "flip")
+ORDINARY = ("epochs", "how", "invariants")  # options that an ordinary network has no use for
 PASSES = 3  # over the images of a trial at least; if the time is too short for so many, it has fewer images
 
 
@@ -49,6 +45,7 @@ class Fit:
         self.request, self.root, self.bars, self.started = request, root, bars, time.monotonic()
         self.directory = request.directory(root)
         self.costs: dict[str, float] = {}
+        self.threads = plan.cores()
 
     def left(self) -> float | None:
         """Seconds that are left for the network; None if epochs are given."""
@@ -71,12 +68,12 @@ class Fit:
         found = self.look()
         size = self.choose_size(found)
         chosen, choice = self.choose_symmetry(found, size)
-        config, data = self.config(found, size, self.network(chosen), plan.warps_of(chosen))
+        config, data = self.config(found, size, chosen)
         record: Record = {"request": self.request.to_json(), "found": found.lines(), "size": asdict(size)}
         record |= {"choice": choice, "symmetry": chosen}
         self.begin(self.directory, config, record)
         self.train(config, self.directory, data, chosen)
-        return Fitted(self.directory, self.ordinary(found, size, chosen), record)
+        return Fitted(self.directory, self.ordinary(found, size, chosen, config), record)
 
     def look(self) -> Found:
         """Say what the folder holds."""
@@ -98,18 +95,21 @@ class Fit:
         return found
 
     def choose_size(self, found: Found) -> plan.Size:
-        """Choose the size of the images by the time of a step."""
+        """Choose the size of the images, and the number of threads, by the time of a step."""
         smallest = plan.sizes(found)[0]
         wanted = self.request.symmetry if self.request.symmetry != "auto" else "D4"
         timed = self.made(found, smallest, self.network(wanted), 1, plan.warps_of(wanted))
-        per_position = self.cost(found, timed) / smallest.positions
+        costs = {threads: self.cost(found, timed, threads) for threads in {1, timed.threads}}
+        self.threads = min(costs, key=lambda threads: costs[threads])
+        per_position = costs[self.threads] / smallest.positions
 
         def epoch(size: plan.Size) -> float:
             return found.parts["train"] * size.tiles * per_position * size.positions
 
         seconds = self.left()
         size = plan.size_for(found, None if seconds is None else seconds * (1 - plan.TRIAL), epoch)
-        self.bars.say(f"plan: {size.why}, batches of {size.batch}")
+        threads = "one thread" if self.threads == 1 else f"{self.threads} threads"
+        self.bars.say(f"plan: {size.why}; batches of {size.batch}; {threads}")
         return size
 
     def choose_symmetry(self, found: Found, size: plan.Size) -> tuple[str, dict[str, Any] | None]:
@@ -139,10 +139,12 @@ class Fit:
         self.bars.say(f"symmetry: {choice.symmetry}{sure}, because {choice.why}")
         return choice.symmetry, asdict(choice)
 
-    def config(self, found: Found, size: plan.Size, name: str, warps: dict[str, Any]) -> tuple[Config, Data]:
+    def config(self, found: Found, size: plan.Size, chosen: str) -> tuple[Config, Data]:
         """The settings of the run, with as many epochs as the time allows, and its data."""
+        name, warps = self.network(chosen), plan.warps_of(chosen)
         config = self.made(found, size, name, self.request.epochs or 1, warps)
         data = self.load(config)
+        took = ""
         if self.request.epochs is None:
             cost, tiles = self.cost(found, config), config.tiles if found.task in DENSE else 1
             turns = 5 if config.score_turns else 1
@@ -154,8 +156,8 @@ class Fit:
             epochs = plan.epochs_for(
                 seconds, epoch, scored * tiles * cost * FORWARD, len(data.train), time.monotonic() - self.started
             )
-            config = self.made(found, size, name, epochs, warps)
-            self.bars.say(f"training: {epochs} epochs of {epoch:.1f} seconds")
+            config, took = self.made(found, size, name, epochs, warps), f" of {epoch:.1f} seconds"
+        self.bars.say(f"training: {plan.in_words(config)}, {config.epochs} epochs{took}")
         return config, data
 
     def train(self, config: Config, directory: Path, data: Data, name: str) -> None:
@@ -163,19 +165,21 @@ class Fit:
         label = "ordinary network" if name == "none" else f"{name} network"
         training_run.run(config, directory, self.show(label, config), self.bars.say, data)
 
-    def ordinary(self, found: Found, size: plan.Size, name: str) -> Path | None:
-        """The run of an ordinary network, with images turned and flipped as for the other, in as much time."""
+    def ordinary(self, found: Found, size: plan.Size, chosen: str, config: Config) -> Path | None:
+        """The run of an ordinary network, with images turned and flipped as for the other, in as much training time."""
         directory = self.request.ordinary_directory(self.root)
-        if not self.request.compare or name == "none":
+        if not self.request.compare or config.net.group is None:
             return None
-        self.started = time.monotonic()
         if (directory / RECORD).exists():
-            config = read((directory / "config.json").read_text())
-            data = self.load(config)
+            plain = read((directory / "config.json").read_text())
         else:
-            config, data = self.config(found, size, "none", plan.warps_of(name))
-            self.begin(directory, config, {"request": self.request.to_json(), "symmetry": "none"})
-        self.train(config, directory, data, "none")
+            plain = self.made(found, size, "none", 1, plan.warps_of(chosen), ORDINARY)
+            self.costs.clear()  # both are timed now: the machine may have other work than at the start
+            ratio = self.cost(found, config) / self.cost(found, plain)
+            plain = plain.model_copy(update={"epochs": max(1, round(config.epochs * ratio))})
+            self.begin(directory, plain, {"request": self.request.to_json(), "symmetry": "none"})
+        self.bars.say(f"training to compare: {plan.in_words(plain)}, {plain.epochs} epochs, in as much time")
+        self.train(plain, directory, self.load(plain), "none")
         return directory
 
     def again(self) -> Fitted:
@@ -196,12 +200,10 @@ class Fit:
         else:
             self.bars.say(f"{self.directory} is finished already: {config.epochs} epochs")
         self.train(config, self.directory, self.load(config), record["symmetry"])
-        size = plan.Size(**record["size"])
-        return Fitted(
-            self.directory,
-            self.ordinary(self.look(), size, record["symmetry"]) if self.request.compare else None,
-            record,
-        )
+        if not self.request.compare:
+            return Fitted(self.directory, None, record)
+        self.threads, size = config.threads, plan.Size(**record["size"])
+        return Fitted(self.directory, self.ordinary(self.look(), size, record["symmetry"], config), record)
 
     def wanted(self, config: Config, minutes: float | None) -> int:
         """The number of epochs that the request wants of a finished run."""
@@ -224,11 +226,12 @@ class Fit:
     ) -> Config:
         """The settings of a run, with the options of the user but for some."""
         options = {key: value for key, value in self.request.options.items() if key not in without}
-        return plan.config_of(found, size, name, epochs, self.request.seed, options, warps)
+        return plan.config_of(found, size, name, epochs, self.request.seed, {"threads": self.threads, **options}, warps)
 
-    def cost(self, found: Found, config: Config) -> float:
-        """Seconds of training on an image, measured once for each network and size."""
-        key = config.model_copy(update={"epochs": 1}).model_dump_json()
+    def cost(self, found: Found, config: Config, threads: int | None = None) -> float:
+        """Seconds of training on an image, measured once for each network, size and number of threads."""
+        config = config.model_copy(update={"epochs": 1, "threads": threads or config.threads})
+        key = config.model_dump_json()
         if key not in self.costs:
             self.costs[key] = timing.seconds_per_image(config, found.task, found.classes)
         return self.costs[key]
@@ -256,16 +259,6 @@ class Fit:
                 self.bars.update(what, done, total, None, 1)
 
         return tell
-
-
-def equivariance(directory: Path) -> float | None:
-    """The largest relative change of a finished run's output over its group, in float64; None without a group."""
-    config, data, net = load_with_data(directory)
-    if config.net.group is None:
-        return None
-    images = examples(config, data, data.test[:4]).double()
-    images += 0.1 * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))  # images may be symmetric
-    return max(qt.equivariance_error(net.double(), qt.named(config.net.group), images).relative)
 
 
 def latest(request: Request, root: Path) -> Request:

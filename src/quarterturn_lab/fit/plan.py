@@ -124,7 +124,6 @@ def config_of(
         "side": size.side,
         "batch": size.batch,
         "epochs": epochs,
-        "threads": cores(),
         **warps,
         **({"tiles": size.tiles} if masks else {"stem_stride": size.stem_stride, "blocks": 1}),
         **({"invariants": True} if not masks and symmetry != "none" and "pool" not in options else {}),
@@ -155,3 +154,13 @@ def warps_of(symmetry: str) -> dict[str, Any]:
 
     group = two_dimensional(symmetry)
     return {"turn": 360.0 if group.exchanged else 0.0, "flip": not set(group.elements) <= set(C4.elements)}
+
+
+def in_words(config: Config) -> str:
+    """The network of a run in a few words."""
+    name = f"{config.net.group} network" if config.net.group else "ordinary network"
+    if config.backbone:
+        return f"{config.backbone} as a {name}" + (f" ({config.how})" if config.net.group else "")
+    kind = "U-Net" if config.net.unet else "residual"
+    head = ", invariants at its head" if config.net.invariants else ""
+    return f"{name} ({kind}, {config.net.stages[0][0]} to {config.net.stages[-1][-1]} maps{head})"

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,15 @@ TURNED = 60  # test images in the figure of angles
 NUMBERS = {2: "both", 4: "all four", 8: "all eight"}
 
 
+@dataclass(frozen=True)
+class Page:
+    """A page that was written, its first sentence, and how exact the network is."""
+
+    path: Path
+    sentence: str
+    exact: float | None  # the largest change of the output over the group, relative to its size; None without a group
+
+
 def write_fit_report(
     run: Path,
     compare: Path | None = None,
@@ -54,6 +64,17 @@ def write_fit_report(
     data_folder: str | None = None,
     output: Path | None = None,
 ) -> Path:
+    """Write the page of a run, as `fit_page` does, and say where it is."""
+    return fit_page(run, compare, choice, data_folder, output).path
+
+
+def fit_page(
+    run: Path,
+    compare: Path | None = None,
+    choice: dict[str, Any] | None = None,
+    data_folder: str | None = None,
+    output: Path | None = None,
+) -> Page:
     """Write report.html, and confusion.csv for classes, into the directory of a finished run, or another.
 
     `compare` is the run of the ordinary network, `choice` what was said for the symmetry ("symmetry", "why", "sure").
@@ -64,13 +85,13 @@ def write_fit_report(
     measures = [measure(each) for each in runs]
     group = qt.named(runs[0].group) if runs[0].group else None
     turns = [turned(each, group or qt.C4) for each in runs]
-    task, output = runs[0].data.task, output or run
+    task, output, first = runs[0].data.task, output or run, sentence(runs, measures, turns)
     output.mkdir(parents=True, exist_ok=True)
     write_atomically(
         output / "report.html",
         _template().render(
             title=Path(runs[0].config.data or run).name,
-            headline=sentence(runs, measures, turns),
+            headline=first,
             difference=difference(*measures) if len(measures) > 1 else "",
             choice=choice,
             scores=_scores(runs, measures),
@@ -82,7 +103,7 @@ def write_fit_report(
     )
     if task == "classes":
         write_atomically(output / "confusion.csv", confusion_csv(runs[0]))
-    return output / "report.html"
+    return Page(output / "report.html", first, turns[0].exact if group else None)
 
 
 def _template() -> Template:
