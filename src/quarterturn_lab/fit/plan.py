@@ -75,17 +75,15 @@ def batch_for(samples: int) -> int:
 
 def size_for(found: Found, seconds: float | None, cost: Callable[[Size], float]) -> Size:
     """The largest size with enough epochs in these seconds; `cost` is the seconds of an epoch at a size."""
-    options = sizes(found)
-    if seconds is None:
-        return replace(options[-1], why=f"images of {options[-1].side} pixels")
-    affordable = [size for size in options if seconds / cost(size) >= EPOCHS]
+    options, what = sizes(found), "tiles" if found.task in DENSE else "images"
+    affordable = [size for size in options if seconds is None or seconds / cost(size) >= EPOCHS]
     chosen = affordable[-1] if affordable else options[0]
-    what = "tiles" if found.task in DENSE else "images"
-    if chosen == options[-1]:
-        why = f"{what} of {chosen.side} pixels, which is what the files have" if what == "images" else ""
-    else:
-        why = f"{what} of {chosen.side} pixels, so that the minutes allow {EPOCHS} passes or more over all of them"
-    return replace(chosen, why=why or f"{what} of {chosen.side} pixels")
+    why = f"{what} of {chosen.side} pixels"
+    if seconds is not None and chosen != options[-1]:
+        why += f", so that the minutes allow {EPOCHS} passes or more over all of them" if affordable else ""
+    elif what == "images":
+        why += ", about what the files have"
+    return replace(chosen, why=why)
 
 
 def epochs_for(seconds: float, epoch: float, rest: float, images: int, spent: float = 0.0) -> int:

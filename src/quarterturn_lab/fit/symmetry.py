@@ -224,7 +224,7 @@ def moved(data: Data, indices: Indices, group: qt.Group, g: int) -> Data:
     if isinstance(data, Dataset):
         images = qt.act(torch.from_numpy(data.images[indices]), group, g).numpy()
         return replace(data, images=images, labels=data.labels[indices], **common)
-    scenes = [qt.act(torch.from_numpy(data.images[i])[None], group, g)[0].numpy() for i in indices]
+    scenes = [qt.act(torch.from_numpy(data.images[i].copy())[None], group, g)[0].numpy() for i in indices]
     maps = [
         qt.act(torch.from_numpy(data.labels[i].astype(np.int64))[None, None], group, g)[0, 0].numpy() for i in indices
     ]
