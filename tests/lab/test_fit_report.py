@@ -91,7 +91,7 @@ TASKS = ["classes", "tags", "numbers", "answers", "pixels", "instances", "region
 def test_every_task_has_a_page_in_one_file(task: str, trained: Any) -> None:
     run, plain = trained(task), trained(task, "plain")
     choice = {"symmetry": "D4", "why": "images look the same <from> all sides", "sure": False}
-    page = write_fit_report(run, plain, choice).read_text()
+    page = write_fit_report(run, plain, choice).path.read_text()
     headline = re.search("<h1>(.*?)</h1>", page, re.DOTALL).group(1)
     assert headline.startswith("D4 network: ")
     assert "all eight orientations" in headline
@@ -104,13 +104,13 @@ def test_every_task_has_a_page_in_one_file(task: str, trained: Any) -> None:
     assert "{{" not in page
     assert "nan" not in re.sub(r"<svg.*?</svg>|<pre>.*?</pre>|base64,[^\"]*", "", page, flags=re.DOTALL)
     assert page.count("<img") >= 4
-    alone = write_fit_report(plain, output=run / "alone").read_text()
+    alone = write_fit_report(plain, output=run / "alone").path.read_text()
     assert "orientations" not in re.search("<h1>(.*?)</h1>", alone, re.DOTALL).group(1)
 
 
 def test_the_numbers_are_those_of_the_run(trained: Any) -> None:
     run = trained("classes")
-    page = write_fit_report(run).read_text()
+    page = write_fit_report(run).path.read_text()
     errors = round(20 * (1 - json.loads((run / "summary.json").read_text())["test"]["accuracy"]))
     low, high = share_interval(errors, 20)
     assert f"{5 * errors:.1f} % errors on 20 test images (95 % interval {100 * low:.1f} to {100 * high:.1f})" in page

@@ -4,7 +4,9 @@ import gzip
 import os
 import struct
 import subprocess
+import weakref
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -411,3 +413,19 @@ def test_images_are_turned_with_the_border_and_interpolation_of_training() -> No
     noise = torch.randn(1, 1, 12, 12)
     assert not torch.allclose(turned(noise, 45, "reflection"), turned(noise, 45, "reflection", "bicubic"))
     assert torch.equal(turned(noise, 90, "reflection", "bicubic"), turned(noise, 90))
+
+
+def test_images_are_written_to_the_cache_as_they_come(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("QUARTERTURN_CACHE", str(tmp_path))
+    alive: list[weakref.ref[np.ndarray]] = []
+
+    def parts() -> Iterator[np.ndarray]:
+        for i in range(20):
+            part = np.full((1, 3, 4), i, dtype=np.uint8)
+            alive.append(weakref.ref(part))
+            yield part
+            assert sum(ref() is not None for ref in alive) <= 3
+
+    found, about = cache.cached("key", lambda: (parts(), {"a": 1}))
+    assert np.array_equal(found, np.broadcast_to(np.arange(20)[:, None, None], (20, 3, 4)))
+    assert about == {"a": 1}

@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+from quarterturn_lab.data.watch import watching
 from quarterturn_lab.errors import ConfigError
-from quarterturn_lab.fit.fitting import Fit, Fitted, latest
+from quarterturn_lab.fit.fitting import Fit, latest
 from quarterturn_lab.fit.request import Request, checked_request, read_file
 from quarterturn_lab.progress import Bars
-from quarterturn_lab.report.fit_report import fit_page
+from quarterturn_lab.report.fit_report import Written, write_fit_report
 from quarterturn_lab.runs.trained import card_of
 
 
@@ -23,20 +24,22 @@ def fit_folder(folder: Path | None, given: dict[str, Any], resume: bool, file: P
     if resume:
         request = latest(request, root)
     with Bars() as bars:
-        fitted = Fit(request, root, bars).run()
-    _finish(fitted)
+        fit = Fit(request, root, bars)
+        fitted = fit.run()
+        with watching(fit.watch()):
+            written = write_fit_report(fitted.directory, fitted.ordinary, fitted.record.get("choice"))
+    _finish(fitted.directory, written)
 
 
-def _finish(fitted: Fitted) -> None:
-    """Write the page, then print the result and what to do next."""
-    run = fitted.directory
-    print("checking and testing, for the report", flush=True)
-    page = fit_page(run, fitted.ordinary, fitted.record["choice"])
-    if page.exact is not None:
-        print(f"check: over all orientations the output changes by at most {page.exact:.0e} of its size, in float64")
+def _finish(run: Path, written: Written) -> None:
+    """Print what the check and the test images said, and what to do next."""
+    if written.change is not None:
+        print(
+            f"check: over all orientations the output changes by at most {written.change:.0e} of its size, in float64"
+        )
+    print(f"\n{written.headline}\n")
     out = "masks" if card_of(run).is_dense else "predictions.csv"
-    print(f"\n{page.sentence}\n")
-    print(f"report:    {page.path}")
-    print(f"repeat it: quarterturn fit --config {run / 'run.toml'}")
+    print(f"the page:  {written.path}")
+    print(f"the run, and run.toml to repeat it: {run}")
     print(f"use it:    quarterturn predict {run} IMAGES --out {out}")
     print(f"share it:  quarterturn export {run} --onnx model.onnx")

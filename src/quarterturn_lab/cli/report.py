@@ -10,7 +10,7 @@ from quarterturn_lab.report.html import report
 def report_of(directory: Path, compare: Path | None, output: Path | None, data_folder: str | None) -> None:
     """Write the page and print where it is."""
     if (directory / "summary.json").exists():
-        print(write_fit_report(directory, compare, None, data_folder, output))
+        print(write_fit_report(directory, compare, None, data_folder, output).path)
     elif compare is not None:
         raise ConfigError(f"--compare goes with the directory of one finished run, and {directory} is none")
     else:

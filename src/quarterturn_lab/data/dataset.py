@@ -17,7 +17,9 @@ Indices = NDArray[np.int64]
 NO_IMAGES: Indices = np.zeros(0, dtype=np.int64)
 
 
+DENSE = ("pixels", "instances", "regions")  # tasks with a label for each pixel
 VOID = 65535  # the label of pixels that do not count
+COLOUR = 1 << 24  # added to the number of a colour of a mask, so that it is none of the grey ones
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ class Scenes:
     valid: Indices = field(default_factory=lambda: NO_IMAGES)
     task: str = "pixels"
     bands: tuple[int, ...] = ()
+    values: tuple[int, ...] = ()  # of the classes in the user's masks, for regions
 
 
 Data = Dataset | Scenes

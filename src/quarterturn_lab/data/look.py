@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from quarterturn_lab.data import images, numeric_files
-from quarterturn_lab.data.dataset import Settings
+from quarterturn_lab.data.dataset import DENSE, Settings
 from quarterturn_lab.data.layouts import Layout, layout_of
 from quarterturn_lab.data.numeric_files import Header, quiet
 from quarterturn_lab.data.own_images import split
@@ -73,7 +73,6 @@ class Found:
         return f"{what}: {', '.join(largest)}{rest}"
 
 
-DENSE = ("pixels", "instances", "regions")
 PART_NAMES = {"train": "to train", "valid": "to validate", "test": "to test"}
 
 

@@ -21,7 +21,7 @@ from PIL import Image
 from scipy import ndimage  # type: ignore[import-untyped]
 
 from quarterturn_lab.data import images, numeric_files
-from quarterturn_lab.data.dataset import VOID
+from quarterturn_lab.data.dataset import COLOUR, VOID
 from quarterturn_lab.data.watch import watched
 from quarterturn_lab.errors import ConfigError, DataError
 
@@ -35,7 +35,6 @@ CLOSELY = 30  # of which so many piece by piece
 CLASSES = 64  # more values than this are no classes
 LARGEST = 10**9  # pixels; the image beside it has passed the limit of the settings
 LEFT_OUT = 255  # beside small numbers, pixels without a class
-COLOUR = 1 << 24  # added to the number of a colour, so that it is none of the grey ones
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,10 @@ def _scenes(layout: Layout, settings: Settings) -> Scenes:
     pairs = [(name, path, layout.labels[name]) for name, path in layout.files.items()]
     scenes = image_mask_pairs.read("own images", pairs, settings, layout.task == "instances", meaning=layout.meaning)
     parts = split(layout, scenes.names, settings)
+    assert layout.meaning is not None
     return replace(
         scenes,
+        values=layout.meaning.values if layout.task == "regions" else (),
         task=layout.task,
         classes=layout.classes,
         train=parts["train"],

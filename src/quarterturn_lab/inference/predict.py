@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from quarterturn_lab.data import images
+from quarterturn_lab.data.dataset import COLOUR
 from quarterturn_lab.data.layouts import OTHERS
 from quarterturn_lab.errors import ConfigError, DataError, RunError
 from quarterturn_lab.files import no_space, write_atomically
@@ -117,7 +118,7 @@ def predict(run: Run, card: ModelCard, files: Files, out: Path, options: Options
     if len(files) > 1:
         raise ConfigError(f"--out {out} is one file, but there are {len(files)} images: give a folder")
     buffer = io.BytesIO()
-    made = picture(mask(run, card, files[0][1], options.convert), options.grey)
+    made = picture(mask(run, card, files[0][1], options.convert), options.grey, card.values)
     made.save(buffer, "PNG" if out.suffix.lower() == ".png" else "TIFF")
     progress(1, 1)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -140,10 +141,18 @@ def mask(run: Run, card: ModelCard, path: Path, convert: bool) -> NDArray[np.flo
     return object_map(run, with_margin(image, card.margin), card.margin, card.shrinks, card.task)
 
 
-def picture(probabilities: NDArray[np.float64], grey: bool) -> Image.Image:
-    """A mask as an image with values 0 and 255, or with probabilities as grey levels; regions by their numbers."""
+def picture(probabilities: NDArray[np.float64], grey: bool, values: tuple[int, ...] = ()) -> Image.Image:
+    """A mask as an image with values 0 and 255, or with probabilities as grey levels.
+
+    Regions have the values or colours of the masks that the network has learned from, or the numbers of the classes.
+    """
     if probabilities.ndim == 3:
-        return Image.fromarray(probabilities.argmax(axis=0).astype(np.uint8))
+        found = np.array(values or range(len(probabilities)))[probabilities.argmax(axis=0)]
+        if max(values, default=0) < COLOUR:
+            return Image.fromarray(found.astype(np.uint8 if found.max() < 256 else np.uint16))
+        grey_ones = np.stack([found] * 3, axis=-1)
+        colours = np.stack([found >> shift & 255 for shift in (16, 8, 0)], axis=-1)
+        return Image.fromarray(np.where(found[..., None] < COLOUR, grey_ones, colours).astype(np.uint8))
     levels = (255 * probabilities).round() if grey else np.where(probabilities >= 0.5, 255, 0)
     return Image.fromarray(levels.astype(np.uint8))
 
@@ -168,7 +177,7 @@ def _write_masks(
         with no_space(str(folder)):
             for number, (name, path) in enumerate(names, start=1):
                 try:
-                    made = picture(mask(run, card, path, options.convert), options.grey)
+                    made = picture(mask(run, card, path, options.convert), options.grey, card.values)
                 except DataError as error:
                     if not options.skip_bad:
                         raise

@@ -24,7 +24,8 @@ from quarterturn_lab.report.figures import ANGLES, some_test_images
 from quarterturn_lab.report.fit_classes import class_cards, confusion_csv, tag_cards
 from quarterturn_lab.report.fit_masks import mask_cards
 from quarterturn_lab.report.fit_numbers import number_cards
-from quarterturn_lab.report.judged import EXACT, Judged, Turned, changes_by_angle, judged, turned
+from quarterturn_lab.report.headline import headline
+from quarterturn_lab.report.judged import Judged, Turned, changes_by_angle, judged, turned
 from quarterturn_lab.report.measures import Measure, difference, measure
 from quarterturn_lab.runs import run_directory
 from quarterturn_lab.settings.in_words import training_in_words
@@ -45,16 +46,15 @@ CHANGES = {  # what is drawn against the angle
     "answers": "mean change of a share",
 }
 TURNED = 60  # test images in the figure of angles
-NUMBERS = {2: "both", 4: "all four", 8: "all eight"}
 
 
 @dataclass(frozen=True)
-class Page:
-    """A page that was written, its first sentence, and how exact the network is."""
+class Written:
+    """A page, its first sentence, and the largest relative change of the output over the group, in float64."""
 
     path: Path
-    sentence: str
-    exact: float | None  # the largest change of the output over the group, relative to its size; None without a group
+    headline: str
+    change: float | None  # None for an ordinary network
 
 
 def write_fit_report(
@@ -63,18 +63,7 @@ def write_fit_report(
     choice: dict[str, Any] | None = None,
     data_folder: str | None = None,
     output: Path | None = None,
-) -> Path:
-    """Write the page of a run, as `fit_page` does, and say where it is."""
-    return fit_page(run, compare, choice, data_folder, output).path
-
-
-def fit_page(
-    run: Path,
-    compare: Path | None = None,
-    choice: dict[str, Any] | None = None,
-    data_folder: str | None = None,
-    output: Path | None = None,
-) -> Page:
+) -> Written:
     """Write report.html, and confusion.csv for classes, into the directory of a finished run, or another.
 
     `compare` is the run of the ordinary network, `choice` what was said for the symmetry ("symmetry", "why", "sure").
@@ -85,7 +74,8 @@ def fit_page(
     measures = [measure(each) for each in runs]
     group = qt.named(runs[0].group) if runs[0].group else None
     turns = [turned(each, group or qt.C4) for each in runs]
-    task, output, first = runs[0].data.task, output or run, sentence(runs, measures, turns)
+    task, output = runs[0].data.task, output or run
+    first = headline(runs, measures, turns)
     output.mkdir(parents=True, exist_ok=True)
     write_atomically(
         output / "report.html",
@@ -103,7 +93,7 @@ def fit_page(
     )
     if task == "classes":
         write_atomically(output / "confusion.csv", confusion_csv(runs[0]))
-    return Page(output / "report.html", first, turns[0].exact if group else None)
+    return Written(output / "report.html", first, turns[0].exact if group else None)
 
 
 def _template() -> Template:
@@ -112,21 +102,7 @@ def _template() -> Template:
     return made.from_string((files(__package__) / "templates/fit.html").read_text())
 
 
-# --- the first sentence -----------------------------------------------------------------------------------------------
-
-
-def sentence(runs: list[Judged], measures: list[Measure], turns: list[Turned]) -> str:
-    """The result in one sentence."""
-    run, own = runs[0], measures[0]
-    name = run.name[0].upper() + run.name[1:]
-    parts = [f"{name}: {own.text} on {own.images:,} test images ({own.interval_text})"]
-    if run.group and turns[0].exact < EXACT and not turns[0].changed:
-        count = NUMBERS.get(qt.named(run.group).order, "all")
-        same = "the same answer for" if isinstance(run.data, Dataset) else "the mask turns with the image in"
-        parts.append(f"{same} {count} orientations")
-    if len(runs) > 1:
-        parts.append(f"an ordinary network of the same training time: {measures[1].text}")
-    return "; ".join(parts) + "."
+# --- scores -----------------------------------------------------------------------------------------------------------
 
 
 def _scores(runs: list[Judged], measures: list[Measure]) -> Table:

@@ -69,8 +69,14 @@ def measure(run: Judged) -> Measure:
                 "mean R² {}",
                 images,
             )
+        r2 = "" if task == "answers" else f", R² {classification.r2_by_column(run.predicted, run.labels)[0]:.3f}"
         return Measure(
-            lambda i: classification.rmse(run.predicted[i], run.labels[i]), "RMSE {}", images, 1.0, digits, "lower"
+            lambda i: classification.rmse(run.predicted[i], run.labels[i]),
+            f"RMSE {{}}{r2}",
+            images,
+            1.0,
+            digits,
+            "lower",
         )
     if task == "regions":
         counts = np.stack([segmentation.region_counts(p, t) for p, t in zip(run.predicted, run.labels, strict=True)])

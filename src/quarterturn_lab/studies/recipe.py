@@ -37,6 +37,7 @@ def trained(experiment: str, row: str, width: int, seconds: int, seeds: int = 1,
 
 # --- searches ---------------------------------------------------------------------------------------------------------
 
+FIVE = {"recipe-plankton-2000"}  # seeds at one minute: three left its interval open
 HEAD = {"invariants": True}  # what the search found first: rolled networks want it
 LIMITS = (
     "Images are 48 x 48 pixels, and networks have one block a stage.",
@@ -69,7 +70,8 @@ def search(experiment: str, about: str, **changes: Any) -> Study:
     every += [tried(row, **head) for row in ("residual-c4", "residual-d4") for head in heads]
     every.append(tried("residual-plain", hidden=128))
     often = {tried("residual-plain").label, *(tried("residual-c4", **head).label for head in ({}, HEAD))}
-    every = [replace(entry, seeds=3) if entry.label in often else entry for entry in every]
+    seeds = 5 if experiment in FIVE else 3
+    every = [replace(entry, seeds=seeds) if entry.label in often else entry for entry in every]
     c4, d4 = (tried(row, **HEAD).label for row in ("residual-c4", "residual-d4"))
     questions = [
         Question(rolled, tried(row, **head).label, "what the head does")
@@ -108,14 +110,14 @@ GALAXIES_SEARCH = search(
 # --- what the searches prefer, tested ---------------------------------------------------------------------------------
 
 WIDTHS = {60: (32,), 300: (32, 64)}  # validation chooses between two widths of each kind where there is time for it
-FIVE = {"recipe-plankton-2000"}  # seeds at one minute: three left its interval open
 
 
 def recipe(experiment: str, about: str, **changes: Any) -> Study:
-    """One network of each kind, or two widths of it, with three seeds, for one and five minutes."""
+    """One network of each kind, or two widths of it, with three seeds or five, for one and five minutes."""
+    five = experiment in FIVE
 
     def final(row: str, width: int, seconds: int) -> Entry:
-        seeds = 5 if seconds == 60 and experiment in FIVE else 3
+        seeds = 5 if seconds == 60 and five else 3
         return trained(experiment, row, width, seconds, seeds, **({} if row == "residual-plain" else HEAD))
 
     every = {
@@ -136,7 +138,12 @@ def recipe(experiment: str, about: str, **changes: Any) -> Study:
             for row in ("residual-c4", "residual-d4")
         ),
         questions=tuple(questions),
-        limits=("All runs share one test set. ± and intervals cover other seeds, not other test images.", *LIMITS),
+        limits=(
+            "All runs share one test set. ± and intervals cover other seeds, not other test images.",
+            *(["Seeds four and five were added because three had left the interval at one minute open."] * five),
+            *LIMITS,
+            "Ordinary networks are residual ones only: no ConvNeXt, and none of timm.",
+        ),
         about=f"{about} Settings come from a [search](recipe-search-plankton.md) on validation images.",
         budgets=tuple(WIDTHS),
         **changes,

@@ -180,6 +180,7 @@ def _model_card(config: Config, data: Data) -> ModelCard:
         margin=config.net.margin,
         shrinks=config.net.unet,
         units=data.units if isinstance(data, Dataset) else None,
+        values=() if isinstance(data, Dataset) else data.values,
     )
 
 
