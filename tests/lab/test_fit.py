@@ -116,7 +116,7 @@ def made_up(turned: float = 0.0, mirrored: float = 0.0, turning: float = 0.0, **
         ({"turned": 0.2, "mirrored": 0.05}, "D4", True),  # clear and too small to matter
         ({"constant": 1.05}, "C4", False),  # next to nothing was learned
         ({"unresolved": 0.9}, "C4", False),
-        ({"images": 20}, "D4", False),
+        ({"images": 12}, "D4", False),
     ],
 )
 def test_the_evidence_decides(evidence: dict[str, Any], symmetry: str, sure: bool) -> None:
