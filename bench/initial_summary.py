@@ -6,21 +6,23 @@ from statistics import mean
 
 from harness import latest, markdown
 
+NETWORKS = ("ordinary", "C4", "D4")
+STRENGTHS = {"0.41": "torch's", "1": "He's"}
+
 
 def table() -> str:
-    """Accuracies, means over seeds, sorted by the learning rate relative to the strength of the weights."""
+    """Accuracies in per cent, means over seeds; a row for each learning rate, torch's strength beside He's."""
     path = latest("initial")
-    found: dict[tuple[float, str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[tuple[str, ...], dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
     with path.open() as file:
         for row in csv.DictReader(file):
-            key = float(row["rate / strength"]), row["learning rate"], row["strength of He's"]
-            found[key][row["network"]].append(100 * float(row["test accuracy"]))
-    networks = ("ordinary", "C4")
-    rows = [
-        ["rate / strength", "learning rate", "strength", *(f"{name}, accuracy %" for name in networks), "runs of each"]
-    ]
-    for (ratio, rate, strength), values in sorted(found.items()):
-        if all(name in values for name in networks):
-            cells = [f"{mean(values[name]):.1f}" for name in networks]
-            rows.append([f"{ratio:.1e}", rate, strength, *cells, str(min(len(values[name]) for name in networks))])
-    return f"`bench/results/{path.name}`:\n\n{markdown(rows)}"
+            key = row["task"], row["norms"], row["optimizer"], f"{float(row['learning rate']):g}"
+            found[key][row["network"], row["strength of He's"]].append(100 * float(row["test accuracy"]))
+    heads = [f"{network}, {name}" for network in NETWORKS for name in STRENGTHS.values()]
+    rows = [["task", "norms", "optimiser", "learning rate", *heads, "runs of each"]]
+    for run, values in found.items():
+        cells = [values.get((network, strength), []) for network in NETWORKS for strength in STRENGTHS]
+        counts = sorted({len(cell) for cell in cells if cell})
+        shown = [f"{mean(cell):.0f}" if cell else "" for cell in cells]
+        rows.append([*run, *shown, " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))])
+    return f"`bench/results/{path.name}`, accuracy %:\n\n{markdown(rows)}"

@@ -13,6 +13,7 @@ import convert_summary
 import costs_summary
 import initial_summary
 import speed_summary
+import when_summary
 from harness import latest, markdown
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -22,6 +23,7 @@ COMPUTED = {
     "costs-short": costs_summary.table,
     "families-counted": convert_summary.table,
     "initial-short": initial_summary.table,
+    "when": when_summary.table,
 }  # not one record as it is
 
 

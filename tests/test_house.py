@@ -43,11 +43,13 @@ LAB = [
     "data",
     "models",
     "runs",
+    "hub",
     "inference",
     "evaluation",
     "training",
     "report",
     "studies",
+    "fit",
     "cli",
 ]
 PACKAGES = {"quarterturn": LIBRARY, "quarterturn_lab": LAB}

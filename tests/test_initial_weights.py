@@ -11,7 +11,7 @@ import quarterturn as qt
 from quarterturn import Group
 
 DEPTH, DRAWS = 3, 100
-GROUPS = [qt.C2, qt.C4, qt.D4, qt.OCTA]
+GROUPS = [qt.FLIP, qt.C2, qt.MIRROR, qt.C4, qt.D4, qt.OCTA, qt.OCTA_FULL]
 Make = Callable[[Group], Any]
 
 
@@ -23,6 +23,7 @@ LAYERS: dict[str, Make] = {
     "RollConv": lambda group: _conv(group, qt.RollConv),
     "RollConv in groups": lambda group: _conv(group, qt.RollConv, groups=2),
     "PathConv": lambda group: _conv(group, qt.PathConv),
+    "DepthwiseConv": lambda group: qt.DepthwiseConv(group, 32, 3, padding=1, rotate="filters", padding_mode="circular"),
     "RollLinear": lambda group: qt.RollLinear(group, 16, 16, rotate="filters"),
 }
 
@@ -35,10 +36,11 @@ def ratio_through_depth(make: Make, group: Group) -> float:
     """How much stronger a signal is after some layers with ReLU: the mean over many draws of their weights."""
     torch.manual_seed(0)
     found = []
-    for _ in range(DRAWS if group.dim == 2 else DRAWS // 4):
+    for _ in range(DRAWS if group.dim < 3 else DRAWS // 4):
         layers = [make(group) for _ in range(DEPTH)]
+        features = layers[0].in_features
         positions = [] if isinstance(layers[0], qt.RollLinear) else [4] * group.dim
-        x = torch.randn(2, layers[0].in_features * group.order, *positions).relu()
+        x = torch.randn(2, features * group.order, *positions).relu()
         before = strength(x)
         with torch.no_grad():
             for layer in layers:
@@ -62,21 +64,27 @@ def test_torchs_own_default_would_not_keep_it() -> None:
     assert ratio_through_depth(weak, qt.D4) < 0.02
 
 
-@pytest.mark.parametrize("group", [qt.C4, qt.D4], ids=lambda g: g.name)
+@pytest.mark.parametrize("group", GROUPS, ids=lambda g: g.name)
 @pytest.mark.parametrize("stride", [1, 2])
 def test_transposed_layers_keep_the_strength(group: Group, stride: int) -> None:
     torch.manual_seed(0)
-    layer = qt.RollConvTranspose(group, 16, 16, 2 * stride, stride, rotate="filters")
-    x = torch.randn(8, 16 * group.order, 24, 24).relu()
-    with torch.no_grad():
-        inside = layer(x)[..., 4:-4, 4:-4]
-    assert 0.8 < strength(inside.relu()) / strength(x) < 1.25
+    features, side = (4, 6) if group.dim == 3 else (16, 12)
+    inside = (..., *[slice(2, -2)] * group.dim)
+    found = []
+    for _ in range(10):
+        layer = qt.RollConvTranspose(group, features, features, 2 * stride, stride, rotate="filters")
+        x = torch.randn(2, features * group.order, *[side] * group.dim).relu()
+        with torch.no_grad():
+            found.append(strength(layer(x)[inside].relu()) / strength(x))
+    assert 0.75 < sum(found) / len(found) < 1.35
 
 
-def test_the_first_layer_keeps_the_strength() -> None:
+@pytest.mark.parametrize("group", GROUPS, ids=lambda g: g.name)
+def test_the_first_layer_keeps_the_strength(group: Group) -> None:
     torch.manual_seed(0)
-    layer = qt.SliceConv(qt.D4, 64, 64, 3, rotate="filters")
-    x = torch.randn(8, 64, 24, 24)
+    side = 8 if group.dim == 3 else 24
+    layer = qt.SliceConv(group, 64, 16, 3, rotate="filters")
+    x = torch.randn(4, 64, *[side] * group.dim)
     with torch.no_grad():
         assert 1.8 < strength(layer(x)) / strength(x) < 2.2  # half of it is lost in a ReLU
 

@@ -269,6 +269,56 @@ def test_other_groups_and_dimensions(group: Group) -> None:
     assert_plain(net, x, example=x)
 
 
+# --- wrapped models ---------------------------------------------------------------------------------------------------
+
+
+class Unfollowable(nn.Module):
+    """A model whose code looks at its maps, with a class or a map as its answer."""
+
+    def __init__(self, gives_maps: bool) -> None:
+        super().__init__()
+        self.conv, self.gives_maps = nn.Conv2d(1, 4, 3, 2 - gives_maps, 1), gives_maps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.conv(x)
+        y = y * torch.linspace(-1, 1, y.shape[2], dtype=y.dtype)[:, None] if y.shape[2] > 1 else y
+        return y if self.gives_maps else y.mean((2, 3))
+
+
+@each_group
+@pytest.mark.parametrize("gives_maps", [False, True])
+@pytest.mark.parametrize("pool", ["mean", "max", "rms"])
+def test_wrapped_models_stay_as_they_are(group: Group, gives_maps: bool, pool: str) -> None:
+    net = qt.wrap(Unfollowable(gives_maps), group, pool).double().eval()
+    plain = to_plain(net, image(16, 16))
+    assert not any(type(module).__module__.startswith("quarterturn") for module in plain.modules())
+    anywhere = to_plain(net, image(16, 16), dynamic=True)
+    for sizes in ((16, 16), (17, 12)):
+        x = image(*sizes)
+        torch.testing.assert_close(anywhere(x), net(x), **CLOSE)
+    torch.testing.assert_close(plain(x := image(16, 16, batch=3)), net(x), **CLOSE)
+
+
+def test_a_wrapped_model_with_layers_of_ours_and_its_onnx_file(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    net = qt.wrap(ready(plankton_net(C4, "filters"), image(16, 16)).float(), D4)
+    plain = qt.export(net, image(16, 16).float(), tmp_path / "net.onnx")
+    assert not any(type(module).__module__.startswith("quarterturn") for module in plain.modules())
+    maps = qt.wrap(nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.Sigmoid()), D4)
+    qt.export(maps, image(16, 16).float(), tmp_path / "net.onnx", free="sizes")
+
+
+def test_wrapped_models_of_another_form_are_refused() -> None:
+    class Two(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x, x
+
+    with pytest.raises(ConversionError, match="an example tells"):
+        to_plain(qt.wrap(Unfollowable(True), C4))
+    with pytest.raises(ConversionError, match="gives a tuple"):
+        to_plain(qt.wrap(Two(), C4), image(16, 16))
+
+
 # --- without us -------------------------------------------------------------------------------------------------------
 
 

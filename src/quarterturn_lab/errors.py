@@ -1,6 +1,8 @@
 """The lab's errors. A message says what was given, what was expected and what to do. No torch is imported here."""
 
+import os
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class LabError(ValueError):
@@ -24,3 +26,15 @@ def unknown(what: str, name: object, valid: Iterable[str]) -> ConfigError:
     from quarterturn.errors import unknown as nearest  # its package imports torch
 
     return ConfigError(str(nearest(what, name, valid)))
+
+
+def of_system(error: OSError) -> RunError | None:
+    """The error for a place that the system refuses, such as a folder without permissions; None if it names none."""
+    if error.filename is None:
+        return None
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        place = Path(os.fsdecode(error.filename))
+        file = next((path for path in (place, *place.parents) if path.is_file()), place)
+        return RunError(f"{file} is a file, and a folder is needed: give another place")
+    why = (error.strerror or type(error).__name__).lower()
+    return RunError(f"{error.filename} cannot be used, {why}: give another place, or change its permissions")

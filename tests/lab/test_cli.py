@@ -15,12 +15,28 @@ import pytest
 from labtools import call, class_folders, tiny
 from PIL import Image
 
+from quarterturn_lab.errors import RunError
+from quarterturn_lab.progress import Bars
 from quarterturn_lab.report import table
 from quarterturn_lab.report.html import report
 from quarterturn_lab.runs import run_directory
 from quarterturn_lab.training import training_run
+from quarterturn_lab.training.sweep import sweep
 
-COMMANDS = ("train", "table", "study", "evaluate", "check", "predict", "submit", "export", "report", "demo", "doctor")
+COMMANDS = (
+    "fit",
+    "train",
+    "table",
+    "study",
+    "evaluate",
+    "check",
+    "predict",
+    "submit",
+    "export",
+    "report",
+    "demo",
+    "doctor",
+)
 COMMANDS += ("data info", "data verify")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 QUIET = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
@@ -80,6 +96,18 @@ def test_settings_and_help_do_not_import_what_is_heavy(code: str) -> None:
         ("train synthetic/pool-mean --group D44", "unknown group 'D44'"),
         ("train synthetic/baseline --group D4", "has no group"),
         ("train synthetic/baseline --lr -1", "lr: Input should be greater than 0"),
+        ("train synthetic/baseline --lr inf", "lr: Input should be a finite number"),
+        ("train synthetic/baseline --zoom inf", "zoom: Input should be a finite number"),
+        ("train synthetic/baseline --dropout nan", "dropout=nan: give a rate"),
+        ("train synthetic/baseline --side 0", "side=0"),
+        ("train synthetic/roll-all-quarter --group OCTA", "turns 3 axes, and images have 2: use C4"),
+        ("train synthetic/baseline --runs-dir file", "file is a file, and a folder is needed"),
+        ("train synthetic/baseline --runs-dir /proc/none", "/proc/none cannot be used"),
+        ("table synthetic --rows baseline --runs-dir /proc/none", "/proc/none cannot be used"),
+        ("table synthetic --jobs -1", "--jobs -1: give the number of runs at the same time, 1 or more"),
+        ("table synthetic --jobs 0", "--jobs 0"),
+        ("demo --jobs 0", "--jobs 0"),
+        ("study small-set --data x --jobs -2 --output .", "--jobs -2"),
         ("train synthetic/baseline --device warp", "device 'warp' cannot be used"),
         ("train synthetic/baseline --net no_such_module:f", "cannot import no_such_module"),
         ("train galaxies/baseline", "give --data DIR"),
@@ -96,6 +124,7 @@ def test_mistakes_are_one_message_and_code_2(
     arguments: str, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("file").touch()
     code, _, errors = call(arguments, capsys)
     assert code == 2
     assert errors.startswith("quarterturn: ")
@@ -159,6 +188,53 @@ def test_table_runs_all_rows_and_reuses_them(tmp_path: Path, capsys: pytest.Capt
     stamps = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("summary.json")}
     assert call(command, capsys)[0] == 0
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("summary.json")} == stamps
+
+
+def test_a_failure_is_shown_whole_and_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "data").mkdir()
+    command = f"table folder --data {tmp_path}/data --runs 1 --rows baseline --runs-dir {tmp_path}/runs"
+    code, _, errors = call(command, capsys)
+    assert code == 2
+    assert "baseline seed 0: no images in" in errors  # the first line of the message
+    assert "<class>/<image>.jpg" in errors  # and its last
+
+
+def test_a_crash_is_kept_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "crash.py").write_text("def net(**_):\n    return 1 / 0\n")
+    monkeypatch.chdir(tmp_path)
+    with Bars() as bars, pytest.raises(RunError, match=r"division by zero \(all of it: .*failed.txt\)"):
+        sweep([(tiny(factory="crash:net"), tmp_path / "runs" / "seed0")], 1, bars)
+    assert "return 1 / 0" in (tmp_path / "runs/seed0/failed.txt").read_text()
+
+
+def test_a_network_that_the_last_step_spoils_is_not_called_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = "train synthetic/baseline --side 15 --train-size 60 --batch 60 --epochs 1 --lr 1e30"  # a single step
+    code, _, errors = call(f"{command} --runs-dir {tmp_path}", capsys)
+    assert code == 2
+    assert "after the last step, the outputs are not finite. Lower --lr" in errors
+    assert run_directory.finished(tmp_path) == []
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no weights", b"\xff" * 100])
+def test_wrong_weights(content: bytes | None, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    shutil.copytree(finished / "synthetic/baseline/seed0", tmp_path / "run")
+    (tmp_path / "run/model.safetensors").unlink()
+    if content is not None:
+        (tmp_path / "run/model.safetensors").write_bytes(content)
+    for command in ("check", "evaluate"):
+        code, _, errors = call(f"{command} {tmp_path}/run", capsys)
+        assert code == 2
+        assert "model.safetensors" in errors
+
+
+def test_weights_of_another_network(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(finished / "synthetic/baseline/seed0", tmp_path / "run")
+    shutil.copy(finished / "synthetic/roll-all-quarter/seed0/model.safetensors", tmp_path / "run")
+    code, _, errors = call(f"check {tmp_path}/run", capsys)
+    assert code == 2
+    assert "the weights do not fit config.json" in errors
 
 
 def test_a_terminated_table_ends_its_runs(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ import gzip
 import os
 import struct
 import subprocess
+import weakref
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -401,3 +403,29 @@ def test_bicubic_training_images_are_about_as_sharp_as_test_images() -> None:
         shares[interpolation] = upper_half(seen) / upper_half(still)
     assert shares["bilinear"] < 0.6  # what the check must find
     assert 0.75 < shares["bicubic"] < 1.1
+
+
+def test_images_are_turned_with_the_border_and_interpolation_of_training() -> None:
+    """A grey square stays grey under reflection, and gets black corners with zeros; bicubic differs from bilinear."""
+    grey = torch.ones(1, 1, 12, 12)
+    assert turned(grey, 45)[0, 0, 0, 0] == 0
+    assert torch.allclose(turned(grey, 45, "reflection"), grey, atol=1e-5)
+    noise = torch.randn(1, 1, 12, 12)
+    assert not torch.allclose(turned(noise, 45, "reflection"), turned(noise, 45, "reflection", "bicubic"))
+    assert torch.equal(turned(noise, 90, "reflection", "bicubic"), turned(noise, 90))
+
+
+def test_images_are_written_to_the_cache_as_they_come(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("QUARTERTURN_CACHE", str(tmp_path))
+    alive: list[weakref.ref[np.ndarray]] = []
+
+    def parts() -> Iterator[np.ndarray]:
+        for i in range(20):
+            part = np.full((1, 3, 4), i, dtype=np.uint8)
+            alive.append(weakref.ref(part))
+            yield part
+            assert sum(ref() is not None for ref in alive) <= 3
+
+    found, about = cache.cached("key", lambda: (parts(), {"a": 1}))
+    assert np.array_equal(found, np.broadcast_to(np.arange(20)[:, None, None], (20, 3, 4)))
+    assert about == {"a": 1}

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from labtools import class_folders
+from labtools import call, class_folders, nuclei_tree
 from PIL import Image
 
+from quarterturn_lab.data import folders, nuclei
 from quarterturn_lab.data.dataset import Dataset, Settings
 from quarterturn_lab.data.look import look
 from quarterturn_lab.data.own_images import load
@@ -86,11 +87,11 @@ def test_parts_of_other_sizes(tmp_path: Path) -> None:
 def test_labels_belong_to_the_fingerprint_and_pixels_are_decoded_once(tmp_path: Path) -> None:
     root = class_folders(tmp_path, 8)
     seen: list[str] = []
-    with watching(lambda what, done, total: seen.append(what)):
+    with watching(lambda what, done, total: seen.append(what), after=0):
         one = load(own(root))
     assert seen.count("reading") == seen.count("decoding") == 16
     seen.clear()
-    with watching(lambda what, done, total: seen.append(what)):
+    with watching(lambda what, done, total: seen.append(what), after=0):
         other = load(own(root, test_part=0.3))
     assert set(seen) == {"reading"}
     assert one.fingerprint != other.fingerprint
@@ -174,6 +175,44 @@ def test_bad_files_are_named_or_skipped(tmp_path: Path) -> None:
     assert set(data.bad) == set(BAD)
 
 
+def test_bad_files_are_named_or_skipped_in_the_papers_experiments_too(tmp_path: Path) -> None:
+    root = bad_tree(tmp_path)
+    with pytest.raises(DataError, match=r"ant/dangling\.png is a link to .*4 more .*--skip-bad"):
+        folders.load(Settings(folder=str(root), side=16, channels=1))
+    data = folders.load(Settings(folder=str(root), side=16, channels=1, skip_bad=True))
+    assert set(data.bad) == set(BAD)
+    assert len(data.names) == 24
+    scenes = nuclei_tree(tmp_path / "nuclei")
+    (scenes / "labels/cell03.png").unlink()
+    os.mkfifo(scenes / "labels/cell03.png")
+    with pytest.raises(DataError, match=r"cell03\.png is not a file of data"):
+        nuclei.load(Settings(folder=str(scenes), side=16, channels=3))
+    assert nuclei.load(Settings(folder=str(scenes), side=16, channels=3, skip_bad=True)).bad == ("cell03",)
+
+
+def test_the_commands_info_and_verify_name_bad_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = bad_tree(tmp_path)
+    code, out, _ = call(f"data info {root}", capsys)
+    assert code == 0
+    assert all(name in out for name in BAD)
+    whole = (root / "bee/3.png").read_bytes()
+    (root / "bee/3.png").write_bytes(whole[: len(whole) // 2])  # the header is good
+    code, out, _ = call(f"data verify {root}", capsys)
+    assert code == 1
+    assert all(f"bad: {name} " in out for name in (*BAD, "bee/3.png"))
+    assert "23 of 29 images" in out
+    code, _, errors = call(f"data info {root} --task numbers", capsys)
+    assert code == 2
+    assert "--task numbers is not for images with one folder for each class: leave it out" in errors
+
+
+def test_links_in_circles_end(tmp_path: Path) -> None:
+    root = class_folders(tmp_path, 4)
+    (root / "ant/again").symlink_to(root, target_is_directory=True)
+    (root / "bee/again").symlink_to(root / "bee", target_is_directory=True)
+    assert look(own(root)).images >= 8
+
+
 def test_a_folder_without_images_shows_the_layouts(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"it is empty; expected [\s\S]*<class>"):
         look(own(tmp_path))
@@ -219,3 +258,118 @@ def test_several_frames_are_refused(tmp_path: Path) -> None:
     assert "has 3 pages or frames: save the one" in look(own(root)).bad["ant/film.gif"]
     with pytest.raises(DataError, match="has 3 pages or frames: save the one"):
         load(own(root))
+
+
+def numeric(root: Path, save: object, count: int = 8) -> Path:
+    """Class folders of arrays with 12 bits; `save` writes one below a name."""
+    rng = np.random.default_rng(0)
+    for name in ("ant", "bee"):
+        (root / name).mkdir(parents=True)
+        for i in range(count):
+            save(rng.integers(0, 4096, (16, 16), dtype=np.uint16), root / name / str(i))
+    return root
+
+
+def save_tiff(array: np.ndarray, name: str, **options: object) -> None:
+    pytest.importorskip("tifffile").imwrite(name, array, **options)
+
+
+def save_fits(array: np.ndarray, name: str) -> None:
+    pytest.importorskip("astropy.io.fits").PrimaryHDU(array).writeto(name)
+
+
+def save_png(array: np.ndarray, name: str) -> None:
+    Path(name).write_bytes(pytest.importorskip("imagecodecs").png_encode(array))
+
+
+def in_colour(array: np.ndarray) -> np.ndarray:
+    return np.stack([array, array // 2, array // 3])
+
+
+FORMS = {
+    "16-bit PNG": (lambda a, name: Image.fromarray(a).save(f"{name}.png"), 1, "12 bits in 16"),
+    "16-bit TIFF": (lambda a, name: Image.fromarray(a).save(f"{name}.tif"), 1, "12 bits in 16"),
+    "16-bit colour TIFF": (lambda a, name: save_tiff(in_colour(a).transpose(1, 2, 0), f"{name}.tif", photometric="rgb"),
+                           3, "12 bits in 16"),
+    "16-bit colour PNG": (lambda a, name: save_png(in_colour(a).transpose(1, 2, 0).copy(), f"{name}.png"),
+                          3, "12 bits in 16"),
+    "channels": (lambda a, name: save_tiff(np.stack([a // i for i in range(1, 6)]), f"{name}.tif",
+                                           photometric="minisblack", planarconfig="separate"), 5, "12 bits in 16"),
+    "ImageJ": (lambda a, name: save_tiff(np.stack([a, a // 2]), f"{name}.tif", imagej=True,
+                                         metadata={"axes": "CYX"}), 2, "12 bits in 16"),
+    "four channels of bytes": (lambda a, name: save_tiff(np.stack([a // 16] * 4, -1).astype(np.uint8), f"{name}.tif",
+                                                         photometric="rgb", extrasamples=["unspecified"]), 4, "8 bits"),
+    "FITS": (lambda a, name: save_fits(a.astype(np.float32) / 7, f"{name}.fits"), 1, "floats from"),
+    "FITS cube": (lambda a, name: save_fits(in_colour(a).astype(np.int16), f"{name}.fit"), 3, "12 bits in 16"),
+    "float TIFF": (lambda a, name: Image.fromarray(a.astype(np.float32)).save(f"{name}.tif"), 1, "floats from 0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_values_are_kept_as_they_are(form: str, tmp_path: Path) -> None:
+    save, channels, levels = FORMS[form]
+    root = numeric(tmp_path, save)
+    found = look(own(root))
+    assert not found.bad
+    assert (found.channels, found.floats) == (channels, True)
+    assert found.levels.startswith(levels)
+    data = agree(root)
+    first = np.random.default_rng(0).integers(0, 4096, (16, 16), dtype=np.uint16)
+    place = next(i for i, name in enumerate(data.names) if name.startswith("ant/0."))
+    kept = data.images[place][0] * (7 if form == "FITS" else 16 if "bytes" in form else 1)
+    assert np.allclose(kept, first // 16 * 16 if "bytes" in form else first)
+    scaled = scaling_of(data)(data.images[data.train])
+    assert np.abs(scaled.mean(axis=(0, 2, 3))).max() < 1e-3
+    assert np.abs(scaled.std(axis=(0, 2, 3)) - 1).max() < 1e-3
+    with pytest.raises(DataError, match="--floats"):
+        load(own(root, channels=1 if channels == 1 else 3))  # never cut to 8 bits in silence
+
+
+def test_stacks_and_pages_are_refused_with_a_hint(tmp_path: Path) -> None:
+    root = numeric(tmp_path, FORMS["16-bit TIFF"][0])
+    stack = np.zeros((3, 16, 16), dtype=np.uint16)
+    save_tiff(stack, root / "ant/slices.tif", imagej=True, metadata={"axes": "ZYX"})
+    save_tiff(stack, root / "ant/pages.tif", photometric="minisblack")
+    found = look(own(root))
+    assert "has 3 slices: save the one to use, or a projection" in found.bad["ant/slices.tif"]
+    assert "has 3 pages: save the one to use as a file, or give --floats if they are" in found.bad["ant/pages.tif"]
+    assert found.images == 16
+    with pytest.raises(DataError, match=r"pages\.tif has 3 channels: 1 are needed"):
+        load(own(root, floats=True))
+    (root / "ant/pages.tif").unlink()
+    with pytest.raises(DataError, match=r"slices\.tif has 3 slices"):
+        load(own(root, floats=True))
+    pages = numeric(tmp_path / "b", lambda a, name: save_tiff(in_colour(a), f"{name}.tif", photometric="minisblack"))
+    assert look(own(pages, floats=True)).channels == 3
+
+
+def test_other_channels_than_most_are_named(tmp_path: Path) -> None:
+    root = numeric(tmp_path, FORMS["16-bit TIFF"][0])
+    save_tiff(np.zeros((16, 16, 3), dtype=np.uint16), root / "bee/colour.tif", photometric="rgb")
+    found = look(own(root))
+    assert found.bad == {"bee/colour.tif": "has 3 channels, and most have 1"}
+    assert len(agree(root, skip_bad=True).names) == 16
+
+
+def test_more_pixels_than_pillow_allows_can_be_asked_for(tmp_path: Path) -> None:
+    """Pillow refuses twice its own limit, of 89 million pixels, whatever is asked for."""
+    root = class_folders(tmp_path, 4)
+    Image.new("1", (20_000, 10_000)).save(root / "ant/huge.png")
+    assert "has 20000 x 10000 pixels, more than the limit" in look(own(root)).bad["ant/huge.png"]
+    with pytest.raises(DataError, match="or raise --max-pixels"):
+        load(own(root))
+    assert agree(root, max_pixels=300_000_000).images.shape[0] == 9
+
+
+def test_files_of_other_kinds_have_a_hint(tmp_path: Path) -> None:
+    (tmp_path / "ant").mkdir()
+    for name in ("a.heic", "b.HEIC"):
+        (tmp_path / "ant" / name).write_bytes(b"x")
+    with pytest.raises(DataError, match=r"no images in .*, but 2 files \.heic: save them as JPEG or PNG"):
+        look(own(tmp_path))
+    class_folders(tmp_path / "b", 4)
+    (tmp_path / "b/ant/c.heic").write_bytes(b"x")
+    (tmp_path / "b/ant/d.jpg").write_bytes(b"\0\0\0\x18ftypheic, as a phone may send it")
+    found = look(own(tmp_path / "b"))
+    assert any("1 files .heic are left out" in note for note in found.notes)
+    assert "is a HEIC file" in found.bad["ant/d.jpg"]

@@ -14,14 +14,19 @@ import torch
 from labtools import call, class_folders, galaxy_tree, nuclei_tree, small, tiny
 from PIL import Image
 
+from quarterturn_lab.data import prepare
+from quarterturn_lab.data.augment import turned
+from quarterturn_lab.data.scaling import scaling_of
 from quarterturn_lab.errors import DataError, RunError
 from quarterturn_lab.evaluation import score
-from quarterturn_lab.inference import predict
+from quarterturn_lab.inference import predict, tables
 from quarterturn_lab.inference.network import trained_runner
 from quarterturn_lab.models.layers import ANSWERS
 from quarterturn_lab.report import table
 from quarterturn_lab.report.html import report
 from quarterturn_lab.runs import model_card, run_directory
+from quarterturn_lab.runs.loading import load
+from quarterturn_lab.runs.network import net_for
 from quarterturn_lab.runs.trained import card_of, load_with_data
 from quarterturn_lab.training import training_run
 
@@ -87,7 +92,7 @@ def test_turned_files_have_the_same_answers_and_turned_masks(trained: Path, tmp_
         run, card = trained_runner(directory(trained, name), "cpu")
         files = [("a.png", tmp_path / "a.png"), ("b.png", tmp_path / "b.png")]
         if name == "galaxies":
-            first, second = predict.vectors(run, card, files, 2, False, lambda *_: None)
+            first, second = tables.vectors(run, card, files, 2, False, lambda *_: None)
             assert np.abs(first - second).max() < 1e-3  # scaling rounds to bytes
         else:
             first, second = (predict.mask(run, card, path, False) for _, path in files)
@@ -228,13 +233,13 @@ def test_models_of_numbers_name_other_channels(tmp_path: Path) -> None:
     training_run.run(config, tmp_path / "run")
     run, card = trained_runner(tmp_path / "run", "cpu")
     good = [("0.tif", tmp_path / "data/a/0.tif")]
-    assert predict.vectors(run, card, good, 1, False, lambda *_: None).sum() == pytest.approx(1)
+    assert tables.vectors(run, card, good, 1, False, lambda *_: None).sum() == pytest.approx(1)
     Image.new("RGB", (16, 16)).save(tmp_path / "photo.png")
     with pytest.raises(DataError, match=r"photo\.png has 3 channels: 5 are needed"):
-        predict.prepared(tmp_path / "photo.png", card, False)
+        tables.decoded(tmp_path / "photo.png", card, False, True)
     tifffile.imwrite(tmp_path / "four.tif", rng.random((4, 16, 16), dtype=np.float32), photometric="minisblack")
     with pytest.raises(DataError, match=r"four\.tif has 4 channels: 5 are needed"):
-        predict.prepared(tmp_path / "four.tif", card, False)
+        tables.decoded(tmp_path / "four.tif", card, False, True)
 
 
 def test_a_model_card_is_written_and_read(trained: Path, tmp_path: Path) -> None:
@@ -284,8 +289,8 @@ def test_a_submission_for_plankton(trained: Path, tmp_path: Path, capsys: pytest
     check_submission(run / "submission.csv", sample, sums_to_one=True)
     call(f"predict {run} {folder} --out {tmp_path}/o.csv", capsys)
     found = {row[0]: row[1:] for row in rows_of(tmp_path / "o.csv")}
-    assert found["image"] == ["ant", "bee"]
-    assert rows_of(run / "submission.csv")[1][1:] == found["10.jpg"][::-1]
+    assert found["image"] == ["predicted_class", "ant", "bee"]
+    assert rows_of(run / "submission.csv")[1][1:] == found["10.jpg"][:0:-1]
 
 
 def test_a_submission_for_galaxies(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -334,7 +339,7 @@ def test_an_onnx_file_says_what_the_network_says(
         Image.fromarray(rng.integers(0, 255, (*size, 3), dtype=np.uint8)).save(path)
         if name == "galaxies":
             files = [("a", path)] * 3
-            both = [predict.vectors(r, card, files, 2, False, lambda *_: None) for r in (session, network)]
+            both = [tables.vectors(r, card, files, 2, False, lambda *_: None) for r in (session, network)]
         else:
             both = [predict.mask(r, card, path, False) for r in (session, network)]
         assert both[0].shape == both[1].shape
@@ -349,9 +354,9 @@ def test_an_onnx_file_says_what_the_network_says(
 
 def check_without_torch(run: Path, folder: Path, file: Path, root: Path, capsys: pytest.CaptureFixture) -> None:
     """The command, in a process that must not import torch, writes what the run's network writes."""
-    mine, theirs = root / "mine", root / "theirs"
-    assert call(f"predict {run} {folder} --out {mine} --grey", capsys)[0] == 0
-    arguments = ["predict", "--onnx", str(file), str(folder), "--out", str(theirs), "--grey"]
+    mine, theirs, grey = root / "mine", root / "theirs", ["--grey"] if card_of(run).is_dense else []
+    assert call(f"predict {run} {folder} --out {mine} {' '.join(grey)}", capsys)[0] == 0
+    arguments = ["predict", "--onnx", str(file), str(folder), "--out", str(theirs), *grey]
     code = f"""
 import sys
 from quarterturn_lab.cli.app import app
@@ -402,6 +407,19 @@ def test_evaluate_and_check(trained: Path, capsys: pytest.CaptureFixture) -> Non
     assert call(f"check {directory(trained, 'buildings', 'baseline')} --whole", capsys)[0] == 1
 
 
+def test_rotations_are_averaged_with_the_border_of_training() -> None:
+    """Corners that a network has never seen would cost it much of its score."""
+    warps = {"flip": False, "border": "reflection", "interpolation": "bicubic"}
+    config = tiny("baseline", augment=warps)
+    data = load(config)
+    net = net_for(config, data.classes).eval()
+    found = score.predict(config, net, data, data.test[:3], CPU, (45.0,))
+    images = prepare.prepared(prepare.fetch(data, data.test[:3], CPU), scaling_of(data))
+    seen = prepare.centre_crop(turned(images, 45, "reflection", "bicubic"), 15)
+    with torch.no_grad():
+        assert np.abs(found - net(seen).softmax(1).numpy()).max() < 1e-6
+
+
 def test_tables_speak_of_their_own_scores(trained: Path) -> None:
     for name, words in {
         "galaxies": ("RMSE", "lower is better", "0.08261 ± 0.00017"),
@@ -435,9 +453,9 @@ def test_the_report_shows_answers_and_masks(trained: Path, tmp_path: Path) -> No
 
 def test_data_info_and_verify_know_the_sets(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     for name, words in {
-        "galaxies": ("20 galaxies with 37 answers", "16 / 2 / 2"),
-        "buildings": ("train: 3 images", "130 x 130"),
-        "nuclei": ("12 images with label maps", "48 to 61 pixels"),
+        "galaxies": ("20 images, labels in training_solutions_rev1.csv", "37 shares", "14 to train, 3 to validate"),
+        "buildings": ("6 images, with masks", "3 to train, 1 to validate, 2 to test", "130 pixels"),
+        "nuclei": ("12 images, with masks", "single objects", "48 to 61 pixels"),
     }.items():
         code, text, errors = call(f"data info {trained}/data/{name}", capsys)
         assert code == 0, errors

@@ -112,7 +112,26 @@ def test_a_cosine_after_a_warm_up() -> None:
     assert [learning_rate(warm, step, 10) for step in (0, 3, 4, 5)] == pytest.approx([0.25, 1.0, 1.0, 0.1])
 
 
+def test_a_schedule_that_begins_anew() -> None:
+    config = tiny(schedule="cosine", warmup=0.1, lr=1.0, epochs=5, restarts=(2,))
+    rates = [learning_rate(config, step, 50) for step in range(50)]
+    alone = tiny(schedule="cosine", warmup=0.1, lr=1.0, epochs=2)
+    assert rates[:20] == [learning_rate(alone, step, 20) for step in range(20)]
+    assert rates[20:] == [learning_rate(alone, step, 30) for step in range(30)]
+
+
 def test_impossible_settings_are_refused() -> None:
+    for restarts in ((0,), (3,), (2, 1), (1, 1), (7,)):
+        with pytest.raises(ConfigError, match="rising numbers of epochs below 3"):
+            tiny(restarts=restarts)
+    with pytest.raises(ConfigError, match="patience needs the best weights"):
+        tiny(patience=2)
+    with pytest.raises(ConfigError, match="give one of the two"):
+        tiny(balanced=True, class_weights=True)
+    for name in ("lr", "weight_decay", "clip"):
+        for wrong in (float("inf"), float("nan")):
+            with pytest.raises(ConfigError, match=name):
+                tiny(**{name: wrong})
     with pytest.raises(ConfigError, match=r"a whole number of steps, got 2\.5"):
         tiny(warmup=2.5)
     with pytest.raises(ConfigError, match="takes 50 steps and the run has 9"):
@@ -139,6 +158,42 @@ def test_what_is_for_classes_is_refused_elsewhere(tmp_path: Path) -> None:
         config = small("galaxies", "baseline", data, **{option: 0.1 if option == "label_smoothing" else True})
         with pytest.raises(ConfigError, match=message):
             training_run.run(config, tmp_path / option)
+
+
+def test_weights_of_classes_even_out_their_numbers() -> None:
+    data = load(tiny())
+    labels = np.array([0] * 6 + [1] * 2 + [3] * 4)
+    few = replace(data, labels=labels, classes=("a", "b", "c", "d"), train=np.arange(12))
+    weights = loop.class_weights(few)
+    assert weights.tolist() == pytest.approx([12 / 3 / 6, 12 / 3 / 2, 0.0, 12 / 3 / 4])
+    assert weights[torch.from_numpy(labels)].mean().item() == pytest.approx(1.0)
+    outputs = torch.randn(12, 4)
+    found = loop.loss_for(tiny(class_weights=True), TASKS["classes"], weights)(outputs, torch.from_numpy(labels))
+    each = nn.functional.cross_entropy(outputs, torch.from_numpy(labels), reduction="none")
+    classes = [each[torch.from_numpy(labels == label)].mean() for label in (0, 1, 3)]
+    assert found.item() == pytest.approx(sum(classes).item() / 3)
+
+
+# --- early stopping ---------------------------------------------------------------------------------------------------
+
+
+def test_a_run_stops_when_scores_get_no_better(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = iter((0.5, 0.4, 0.45, 0.41, 0.3, 0.2))
+    monkeypatch.setattr(loop, "evaluate", lambda *_: {"cross_entropy": next(given), "accuracy": 0.5})
+    result = training_run.run(tiny(validation=0.2, keep="best", patience=2, epochs=6, eval_points=6), tmp_path)
+    assert result["stopped_epoch"] == 4
+    assert result["best_epoch"] == 2
+    assert [record["epoch"] for record in run_directory.records(tmp_path)] == [1, 2, 3, 4]
+
+
+def test_a_run_that_stopped_early_stays_so_when_it_was_killed_before_its_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny(validation=0.2, keep="best", patience=1, epochs=8, eval_points=8, lr=1e-9)
+    first = training_run.run(config, tmp_path)
+    assert first["stopped_epoch"] < 8
+    (tmp_path / "summary.json").unlink()
+    assert training_run.run(config, tmp_path)["stopped_epoch"] == first["stopped_epoch"]
 
 
 # --- averaged weights -------------------------------------------------------------------------------------------------

@@ -294,6 +294,24 @@ def test_divergence_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path: P
     assert not (tmp_path / "summary.json").exists()
 
 
+def test_weights_that_the_last_step_spoils_are_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny(epochs=1)
+    step = torch.optim.Adam.step
+    taken = []
+
+    def spoilt(self: torch.optim.Adam, *args: object, **options: object) -> None:
+        step(self, *args, **options)
+        taken.append(1)
+        if len(taken) == 3:  # the last: no loss comes after it
+            with torch.no_grad():
+                self.param_groups[0]["params"][0].fill_(float("nan"))
+
+    monkeypatch.setattr(torch.optim.Adam, "step", spoilt)
+    with pytest.raises(RunError, match="weights are not finite after the last step"):
+        training_run.run(config, tmp_path)
+    assert not (tmp_path / "summary.json").exists()
+
+
 def test_nan_is_divergence() -> None:
     state = loop.new_state(tiny(), nn.Linear(2, 2), torch.device("cpu"))
     loop._watch(state, 2.0, 0)
@@ -358,15 +376,61 @@ def test_compiled_runs_agree(tmp_path: Path) -> None:
     assert losses(tmp_path / "eager") == pytest.approx(losses(tmp_path / "compiled"), rel=1e-3)
 
 
-def test_tensorboard_is_an_extra(tmp_path: Path) -> None:
-    try:
-        import tensorboard  # noqa: F401
-    except ImportError:
-        with pytest.raises(RunError, match="pip install"):
-            training_run.run(tiny(tensorboard=True), tmp_path)
-    else:
+class Noted:
+    """A tracker that keeps what it is told."""
+
+    def __init__(self, directory: Path, config: Config) -> None:
+        self.directory, self.seen, self.closed = directory, [], 0
+        NOTED.append(self)
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        self.seen.append((step, values))
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+NOTED: list[Noted] = []
+
+
+def test_a_tracker_of_ones_own_sees_what_is_recorded(tmp_path: Path) -> None:
+    NOTED.clear()
+    training_run.run(tiny(track=f"{__name__}:Noted"), tmp_path)
+    [tracker] = NOTED
+    assert [values for _, values in tracker.seen] == run_directory.records(tmp_path)
+    assert tracker.closed == 1
+    assert tracker.directory == tmp_path
+
+
+def test_a_tracker_is_closed_when_a_run_fails(tmp_path: Path) -> None:
+    NOTED.clear()
+    with pytest.raises(RunError, match="diverges"):
+        training_run.run(tiny(track=f"{__name__}:Noted", lr=1e6), tmp_path)
+    assert NOTED[0].closed == 1
+
+
+def test_what_is_no_tracker_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"gave int: an object with log\(step, values\)"):
+        training_run.run(tiny(track=f"{__name__}:no_tracker"), tmp_path)
+
+
+def no_tracker(directory: Path, config: Config) -> int:
+    return 3
+
+
+def test_tensorboard_is_a_tracker(tmp_path: Path) -> None:
+    loading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    training_run.run(tiny(tensorboard=True), tmp_path)
+    events = loading.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    shown, records = events.Scalars("train_loss"), run_directory.records(tmp_path)
+    assert [event.step for event in shown] == [record["step"] for record in records]
+    assert [event.value for event in shown] == pytest.approx([record["train_loss"] for record in records])
+
+
+def test_tensorboard_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(RunError, match="pip install"):
         training_run.run(tiny(tensorboard=True), tmp_path)
-        assert list((tmp_path / "tensorboard").iterdir())
 
 
 def test_unusable_devices_are_refused(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_families_are_all_there_with_their_smallest_network() -> None:
     ("name", "culprit"),
     [
         ("botnet26t_256", "stages.2.1.self_attn"),
-        ("vit_tiny_patch16_224", "blocks.0.attn"),
+        ("swin_tiny_patch4_window7_224", "layers.0.blocks.1"),
     ],
 )
 def test_what_is_not_known_is_refused_by_name_if_that_is_asked_for(name: str, culprit: str) -> None:

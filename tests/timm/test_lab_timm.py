@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import timm
 import torch
-from labtools import call, class_folders, nuclei_tree
+from labtools import call, class_folders, galaxy_tree, nuclei_tree
 
 import quarterturn as qt
 from quarterturn_lab.errors import ConfigError
-from quarterturn_lab.models.backbones import backbone_network
+from quarterturn_lab.models.backbones import advice, backbone_network
 from quarterturn_lab.settings.networks import Net
 
 IMAGES = Net(channels=1, side=32, stages=(), hidden=(), outputs=3, group="D4")
@@ -64,8 +64,6 @@ def test_a_network_of_timm_from_the_command_line(
     (run,) = Path("r/folder").glob("timm.resnet10t*/seed0")
     assert call(f"check {run}", capsys)[0] == 0
     assert call(f"predict {run} {data}/ant --out torch.csv", capsys)[0] == 0
-    if how == "wrap":
-        return
     assert call(f"export {run} --onnx net.onnx", capsys)[0] == 0
     assert call(f"predict --onnx net.onnx {data}/ant --out onnx.csv", capsys)[0] == 0
     first, second = (table(name) for name in ("torch.csv", "onnx.csv"))
@@ -104,3 +102,36 @@ def test_weights_of_timm_start_a_network(tmp_path: Path) -> None:
     assert "fc.weight" in " ".join(notes)
     with pytest.raises(ConfigError, match="for another network"):
         backbone_network("timm:resnet18", net, "wrap", weights=tmp_path / "w.pth")
+
+
+@pytest.mark.parametrize(
+    ("spec", "longest", "side", "words"),
+    [
+        ("timm:resnet10t", 500, 176, ()),
+        ("timm:resnet10t", 100, 100, ("176",)),
+        ("timm:resnet10t", 30, 30, ("176", "1 x 1")),
+        ("timm:vit_tiny_patch16_224", 30, 224, ()),
+        ("torchvision:resnet18", 64, 64, ("224", "2 x 2")),
+        ("smp:Unet", 100, 96, ()),
+    ],
+)
+def test_a_side_is_chosen_for_a_network(spec: str, longest: int, side: int, words: tuple[str, ...]) -> None:
+    found = advice(spec, PIXELS if "smp" in spec else IMAGES, longest)
+    assert found.side == side
+    assert len(found.notes) == len(words)
+    for note, word in zip(found.notes, words, strict=True):
+        assert word in note
+
+
+def test_galaxies_with_networks_of_timm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = galaxy_tree(tmp_path / "data")
+    for how in ("convert", "wrap"):
+        options = f"--backbone timm:resnet10t --group D4 --how {how} --epochs 1 --side 32 --runs-dir {how}"
+        code, _, errors = call(f"train galaxies-small/baseline --data {data} {options}", capsys)
+        assert code == 0, errors
+        (run,) = Path(f"{how}/galaxies-small").glob("timm.resnet10t*/seed0")
+        assert call(f"check {run}", capsys)[0] == 0
+        assert call(f"export {run} --onnx {how}.onnx", capsys)[0] == 0

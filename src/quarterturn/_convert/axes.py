@@ -86,13 +86,65 @@ class Orientations:
     size: int
 
 
-Component = Batch | Position | Spread | Strips | Strip | Extra | Features | Blocks | Orientations
+@dataclass(frozen=True)
+class Free:
+    """Tokens without a position, such as a class token."""
+
+    size: int
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Parts one after the other in one axis: tokens without a position, and all positions."""
+
+    parts: "tuple[Axis, ...]"
+
+    @property
+    def size(self) -> int:
+        return sum(map(axis_size, self.parts))
+
+
+@dataclass(frozen=True, eq=False)
+class HeadIndex:
+    """The heads of attention that features were split into. In the new network there may be another number of them."""
+
+    features: Features
+    heads: int
+
+
+@dataclass(frozen=True, eq=False)
+class HeadFeatures:
+    """The features of one such head."""
+
+    features: Features
+    heads: int
+
+
+Component = (
+    Batch
+    | Position
+    | Spread
+    | Strips
+    | Strip
+    | Extra
+    | Features
+    | Blocks
+    | Orientations
+    | Free
+    | Tokens
+    | HeadIndex
+    | HeadFeatures
+)
 Axis = tuple[Component, ...]  # slowest first; empty for an axis of one
 
 
 def size_of(component: Component) -> int:
     if isinstance(component, Features):
         return component.channels
+    if isinstance(component, HeadIndex):
+        return component.heads
+    if isinstance(component, HeadFeatures):
+        return component.features.channels // component.heads
     return component.features.channels // component.order if isinstance(component, Blocks) else component.size
 
 
@@ -102,11 +154,11 @@ def maps_of(example: Tensor, features: Features) -> tuple[Axis, ...]:
     return ((Batch(batch),), (features,), *((Position(i, n),) for i, n in enumerate(sizes)))
 
 
-def reshaped(axes: Sequence[Axis], shape: Sequence[int], order: int) -> tuple[Axis, ...]:
-    """What the axes hold after the old tensor was given another shape."""
+def reshaped(axes: Sequence[Axis], shape: Sequence[int], order: int, heads: bool = False) -> tuple[Axis, ...]:
+    """What the axes hold after the old tensor was given another shape; with `heads` features may become those."""
     rest = [component for axis in axes for component in axis]
     found: list[Axis] = []
-    for size in shape:
+    for place, size in enumerate(shape):
         mine: list[Component] = []
         if size == 1 and rest and isinstance(rest[0], Features) and rest[0].channels == 1:
             mine.append(rest.pop(0))
@@ -115,7 +167,12 @@ def reshaped(axes: Sequence[Axis], shape: Sequence[int], order: int) -> tuple[Ax
                 raise Refusal("its new shape cannot be followed")
             needed, component = size // math.prod(map(size_of, mine)), rest.pop(0)
             if size_of(component) > needed:
-                component, remainder = _split(component, needed, order)
+                behind = shape[place + 1] if place + 1 < len(shape) else 0
+                if heads and isinstance(component, Features) and 1 < behind == component.channels / needed:
+                    parts: tuple[Component, Component] = (HeadIndex(component, needed), HeadFeatures(component, needed))
+                else:
+                    parts = _split(component, needed, order)
+                component, remainder = parts
                 rest.insert(0, remainder)
             mine.append(component)
         if math.prod(map(size_of, mine)) != size:
@@ -188,6 +245,10 @@ def merged(components: Sequence[Component]) -> Axis:
             axis[-1] = Extra(before.size * component.size)
         elif isinstance(before, Blocks) and isinstance(component, Orientations):
             axis[-1] = before.features
+        elif isinstance(before, HeadIndex) and isinstance(component, HeadFeatures):
+            if before.features.channels == component.features.channels:
+                make_equal(before.features, component.features)
+            axis[-1] = component.features
         elif size_of(component) != 1 or not isinstance(component, Extra):
             axis.append(component)
     return tuple(axis)
@@ -224,6 +285,10 @@ def make_axes_equal(one: Sequence[Component], other: Sequence[Component]) -> Non
         if isinstance(a, Features) and isinstance(b, Features):
             make_equal(a, b)
         elif isinstance(a, Blocks) and isinstance(b, Blocks):
+            make_equal(a.features, b.features)
+        elif isinstance(a, HeadIndex | HeadFeatures) and isinstance(b, HeadIndex | HeadFeatures):
+            if type(a) is not type(b) or a.heads != b.heads:
+                raise Refusal("it brings heads together that were split in different ways")
             make_equal(a.features, b.features)
         elif a != b:
             raise Refusal("it brings tensors together whose axes hold different things")

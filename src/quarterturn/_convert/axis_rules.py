@@ -8,10 +8,20 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from quarterturn._convert.axes import Axis, Batch, Extra, Position, axis_size, reshaped, size_of
+from quarterturn._convert.axes import (
+    Axis,
+    Batch,
+    Extra,
+    HeadFeatures,
+    HeadIndex,
+    Position,
+    axis_size,
+    reshaped,
+    size_of,
+)
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.helper_layers import SomeFeatures
-from quarterturn._convert.tracked_value import TrackedValue, result
+from quarterturn._convert.tracked_value import TrackedValue, is_token_axis, result
 from quarterturn._convert.widths import Features, channels
 from quarterturn.graph.refusal import Refusal
 
@@ -22,10 +32,19 @@ def reshape(
     value: TrackedValue,
     example: Tensor,
     known: Mapping[Position, Any] | None = None,
+    heads: bool = False,
 ) -> TrackedValue:
-    """Another shape, which the example tells; the sizes of some axes of maps may be `known` in the new network."""
+    """Another shape, which the example tells; the sizes of some axes of maps may be `known` in the new network.
+
+    With `heads`, features may become the heads of attention.
+    """
     value = w.with_orientations(value, path)
-    new = replace(value, example=example, axes=reshaped(value.axes, tuple(example.shape), w.group.order))
+    axes = reshaped(value.axes, tuple(example.shape), w.group.order, heads)
+    w.head_splits += [(path.rpartition(".")[0], c) for axis in axes for c in axis if isinstance(c, HeadIndex)]
+    new = replace(value, example=example, axes=axes)
+    if value.form == "tokens" and not any(is_token_axis(w.group.dim, axis) for axis in axes):
+        value = w.maps(value, path, known)
+        return reshape(w, path, value, example, known, heads)
     if value.form != "in_batch" and new.has_each_axis_once():
         return new
     held = w.orientations_in_batch(value, path)
@@ -41,6 +60,8 @@ def _size(w: EquivariantWriter, held: TrackedValue, axis: Axis, known: Mapping[P
     for component in axis:
         if isinstance(component, Features):
             factor: Any = w.width(component)
+        elif isinstance(component, HeadIndex | HeadFeatures):
+            factor = w.head_size(component)
         elif isinstance(component, Batch | Position):
             place = next((i for i, old in enumerate(held.axes) if old == (component,)), None)
             if place is not None:

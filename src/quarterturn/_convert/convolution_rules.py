@@ -14,7 +14,7 @@ from quarterturn._convert.axes import Batch, Extra, Position, Spread, maps_of
 from quarterturn._convert.computed_filters import Computed
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.initial_weights import drawn, is_torchs_default, per_feature, projected, rearranged
-from quarterturn._convert.tracked_value import TrackedValue, is_features_first, maps_after, result
+from quarterturn._convert.tracked_value import TrackedValue, free_tokens, is_features_first, maps_after, result
 from quarterturn._convert.widths import Features, channels, make_equal
 from quarterturn.filters import roll_filters, slice_filters
 from quarterturn.graph.refusal import Refusal
@@ -22,6 +22,7 @@ from quarterturn.graph.torch_functions import as_tuple
 from quarterturn.layers.computed import ComputedDepthwiseConv, ComputedRollConv, ComputedSliceConv
 from quarterturn.layers.convolution import DepthwiseConv, RollConv, SliceConv, he_spread
 from quarterturn.layers.linear import RollLinear
+from quarterturn.layers.tokens import TokenConv
 from quarterturn.layers.transposed import RollConvTranspose
 from quarterturn.windows import windows_for
 
@@ -308,6 +309,10 @@ def linear(
     sizes = [p.size for p in positions]
     if positions and len(positions) != w.group.dim:
         raise Refusal("it mixes some axes of positions only")
+    if value.form == "in_batch":
+        value = w.in_network_layout(value, path)
+    if value.form == "tokens" and not positions:
+        return _of_tokens(w, path, weight, bias, value, example)
     if not value.positions:  # no positions at all
         held = value if value.strips else w.dense(value, path)
         return _dense(w, path, weight, bias, held, example, weight.requires_grad)
@@ -322,6 +327,29 @@ def linear(
     if positions:  # one position is left
         return result(out, out.node, example, axes=(*value.axes[:-1], (out.features,)), form="maps")
     return result(out, out.node, example, axes=(*value.axes[:-1], (out.features,)))
+
+
+def _of_tokens(
+    w: EquivariantWriter, path: str, weight: Tensor, bias: Tensor | None, value: TrackedValue, example: Tensor
+) -> TrackedValue:
+    """A rolled layer on every token."""
+    features, out = w.known.setdefault(w.tied(path), (value.features, channels(weight.shape[0])))
+    make_equal(features, value.features)
+    free, grid = free_tokens(value), [p.size for p in value.positions_in_order] or None
+    _check_same_use(w, path, Convolution(weight, bias))
+
+    def make() -> nn.Module:
+        seen, count = w.widths.of(features), w.widths.of(out)
+        _note_width(w, path, weight.shape[0], out)
+        options: Any = {"rotate": w.rotate, "device": weight.device, "dtype": weight.dtype}
+        layer = TokenConv(w.group, seen, count, bias is not None, extra=free, grid=grid, **options)
+        old = Convolution(weight.reshape(*weight.shape, *[1] * w.group.dim), bias, trained=weight.requires_grad)
+        ins, outs = w.widths.sources(features), w.widths.sources(out)
+        _fill(w, layer, old, outs, ins, 1, lambda t: roll_filters(t, w.group, _all(w)))
+        layer.weight.requires_grad_(old.trained)
+        return layer
+
+    return result(value, w.layer(path, make, value.node), example, axes=(*value.axes[:-1], (out,)))
 
 
 def _some_maps(example: Tensor, dim: int) -> Tensor:

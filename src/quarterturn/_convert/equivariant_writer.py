@@ -6,7 +6,7 @@ Its layers are made when all of the graph has been read, because only then is it
 import contextlib
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,11 +18,15 @@ from quarterturn._convert.axes import (
     Blocks,
     Component,
     Extra,
+    Free,
+    HeadFeatures,
+    HeadIndex,
     Orientations,
     Position,
     Spread,
     Strip,
     Strips,
+    Tokens,
     maps_of,
     merged,
     size_of,
@@ -35,6 +39,7 @@ from quarterturn._convert.strip_layers import StripAsMaps
 from quarterturn._convert.tracked_value import (
     TrackedValue,
     is_features_first,
+    is_token_axis,
     named,
     ordinary_tensor,
     result,
@@ -77,6 +82,7 @@ class EquivariantWriter:
     plain: list[str] = field(default_factory=list)  # the paths of parts that run as they are, in every pathway
     pooled_features: list[Features] = field(default_factory=list)
     outputs: dict[str, tuple[Axis, ...]] = field(default_factory=dict)  # the axes of what had orientations, by paths
+    head_splits: list[tuple[str, HeadIndex]] = field(default_factory=list)  # where features became heads
     heads: dict[str, int] = field(default_factory=dict)  # how many numbers each last layer sees, by its path
 
     def __post_init__(self) -> None:
@@ -121,6 +127,16 @@ class EquivariantWriter:
     def width(self, features: Features) -> Later:
         """Features of a pathway, as a number in the graph."""
         return Later(lambda: self.widths.of(features))
+
+    def head_size(self, part: HeadIndex | HeadFeatures) -> Later:
+        """How many heads an orientation has, or features each of them, as a number in the graph."""
+
+        def number() -> int:
+            features = self.widths.of(part.features)
+            heads = heads_of(features, part.heads, self.group.order)
+            return heads if isinstance(part, HeadIndex) else features // heads
+
+        return Later(number)
 
     def finish(self) -> tuple[nn.Module, fx.Graph]:
         """All layers made, all numbers put in."""
@@ -172,22 +188,58 @@ class EquivariantWriter:
         )
 
     def in_network_layout(self, value: TrackedValue, path: str) -> TrackedValue:
-        """The value with features first, and its orientations where the new network has them: as maps, or dense."""
+        """The value with features first, and its orientations where the new network has them."""
         value = self.strip_as_maps(self.with_orientations(value, path), path)
         if value.form != "in_batch":
             return value
-        if not value.has_each_axis_once() or any(len(axis) > 1 for axis in value.axes):
+        tokens = self._token_axis(value)
+        long = [axis for i, axis in enumerate(value.axes) if len(axis) > 1 and i != tokens]
+        if not value.has_each_axis_once() or long or not any(isinstance(c, Features) for c in value.components):
             raise Refusal("features and positions cannot be told apart here")
-        wanted: list[type] = [Batch, Features] + [Position] * len(value.positions)
+        wanted: list[type] = [Batch, Features] + [Position] * (len(value.positions) if tokens is None else 0)
         order = [i for kind in dict.fromkeys(wanted) for i in self._axes_of(value, kind)]
+        order += [] if tokens is None else [tokens]
         node = value.node
         ones = [i for i, axis in enumerate(value.axes) if not axis]
         if [*order, *ones] != list(range(len(value.axes))):
             node = self.method("permute", node, *order, *ones)
         for _ in ones:
             node = self.method("squeeze", node, -1)
+        if tokens is not None:
+            node = self._in_one_column(node)
+            back = self.helper(f"{path}.back", lambda: OrientationsToFeatures(self.group, self.rotate), node)
+            return replace(value, node=back, form="tokens")
         node = self.helper(f"{path}.back", lambda: OrientationsToFeatures(self.group, self.rotate), node)
         return replace(value, node=node, form="maps" if value.positions else "dense")
+
+    def _token_axis(self, value: TrackedValue) -> int | None:
+        """The axis that holds all positions, joined, or tokens without any."""
+        found = [i for i, axis in enumerate(value.axes) if is_token_axis(self.group.dim, axis)]
+        return found[0] if len(found) == 1 else None
+
+    def _in_one_column(self, node: fx.Node) -> fx.Node:
+        """Features and tokens (N, C, T) as maps of T rows and one column."""
+        for _ in range(self.group.dim - 1):
+            node = self.method("unsqueeze", node, -1)
+        return node
+
+    def _without_column(self, node: fx.Node) -> fx.Node:
+        for _ in range(self.group.dim - 1):
+            node = self.method("squeeze", node, -1)
+        return node
+
+    def tokens(self, value: TrackedValue, path: str) -> TrackedValue:
+        """The value with all its positions in one axis, as maps of one column."""
+        value = self.in_network_layout(value, path)
+        if value.form == "tokens":
+            return value
+        value = self.maps(value, path)
+        return replace(value, node=self._in_one_column(self.method("flatten", value.node, 2)), form="tokens")
+
+    def by_position(self, value: TrackedValue, path: str) -> TrackedValue:
+        """The value as maps or tokens, for what treats every position alike; a dense one as maps of one position."""
+        value = self.in_network_layout(value, path)
+        return value if value.form == "tokens" else self.maps(value, path)
 
     def strip_as_maps(self, value: TrackedValue, path: str) -> TrackedValue:
         """The value with a strip of maps at every position across it; refused where several strips are joined."""
@@ -214,9 +266,16 @@ class EquivariantWriter:
         found = [(axis[0], i) for i, axis in enumerate(value.axes) if axis and isinstance(axis[0], kind)]
         return [i for _, i in sorted(found, key=lambda pair: getattr(pair[0], "axis", 0))]
 
-    def maps(self, value: TrackedValue, path: str) -> TrackedValue:
-        """The value as maps; a dense one as maps of one position."""
+    def maps(self, value: TrackedValue, path: str, known: Mapping[Position, Any] | None = None) -> TrackedValue:
+        """The value as maps; a dense one as maps of one position. Sizes of tokens' maps may be `known`."""
         value = self.in_network_layout(value, path)
+        if value.form == "tokens":
+            if any(isinstance(c, Tokens | Free) for c in value.components):
+                raise Refusal("tokens without a position are no maps")
+            sizes = [(known or {}).get(p, p.size) for p in value.positions_in_order]
+            value = replace(
+                value, node=self.method("unflatten", self._without_column(value.node), 2, sizes), form="maps"
+            )
         if value.form == "dense":
             shape = [1] * self.group.dim
             value = replace(value, node=self.method("unflatten", value.node, 1, (-1, *shape)), form="maps")
@@ -245,12 +304,23 @@ class EquivariantWriter:
         if value.form == "in_batch":
             return value
         self.check_whole(value)
-        value = self.maps(value, path) if value.positions else self.dense(value, path)
+        if value.form != "tokens":
+            value = self.maps(value, path) if value.positions else self.dense(value, path)
         node = self.helper(f"{path}.beside", lambda: OrientationsToBatch(self.group, self.rotate), value.node)
         held: list[Component] = [next(c for c in value.components if isinstance(c, Batch)), value.features]
-        held += value.positions_in_order
-        blocks = next((c for c in value.components if isinstance(c, Blocks)), None)
         axes = value.axes
+        if value.form == "tokens":
+            node = self._without_column(node)
+            at = self._token_axis(value)
+            if at is None:
+                raise Refusal("tokens cannot be told apart here")
+            held, axes = [*held, all_of_it := Tokens((axes[at],))], (*axes[:at], (all_of_it,), *axes[at + 1 :])
+        held += value.positions_in_order if value.form != "tokens" else []
+        split = [c for c in value.components if isinstance(c, HeadIndex | HeadFeatures)]
+        if split:
+            split.sort(key=lambda c: isinstance(c, HeadFeatures))
+            node, held[1:2] = self.method("unflatten", node, 1, [self.head_size(c) for c in split]), list(split)
+        blocks = next((c for c in value.components if isinstance(c, Blocks)), None)
         if blocks is not None:  # what was split off and not pooled are no orientations: take them as any two axes
             outer, inner = split_features(blocks.features, size_of(blocks), self.group.order)
             count = [self.width(c) if isinstance(c, Features) else size_of(c) for c in (outer, inner)]
@@ -258,6 +328,8 @@ class EquivariantWriter:
             taken = {Blocks: outer, Orientations: inner}
             axes = tuple(tuple(taken.get(type(c), c) for c in axis) for axis in axes)
         node = self._arranged(node, held, axes)
+        if value.form == "tokens":
+            axes = value.axes
         return replace(value, node=node, form="in_batch", axes=tuple(merged(axis) for axis in axes))
 
     def check_whole(self, value: TrackedValue) -> None:
@@ -321,6 +393,8 @@ class EquivariantWriter:
     def without_orientations(self, value: TrackedValue, node: fx.Node) -> TrackedValue:
         """A tensor without orientations, with the axes of the old network."""
         self.check_whole(value)
+        if value.form == "tokens":
+            return self._tokens_without_orientations(value, node)
         held: list[Component] = [c for c in value.components if not isinstance(c, Orientations)]
         order = sorted(range(len(held)), key=lambda i: _rank(held[i]))
         if value.form == "maps" and not value.positions:
@@ -335,6 +409,17 @@ class EquivariantWriter:
                 node = self.method("flatten", node, place, place + len(axis) - 1)
         return ordinary_tensor(value.example, node)
 
+    def _tokens_without_orientations(self, value: TrackedValue, node: fx.Node) -> TrackedValue:
+        if self.rotate == "maps":
+            raise Refusal('tokens that are pooled over orientations need rotate="filters"')
+        at = self._token_axis(value)
+        whole: list[Axis] = [() if i == at else axis for i, axis in enumerate(value.axes)]
+        held = [next(c for c in value.components if isinstance(c, Batch)), value.features, None]
+        node = self._without_column(node)
+        order = [held.index(axis[0] if axis else None) for axis in whole]
+        node = self.method("permute", node, *order) if order != [0, 1, 2] else node
+        return replace(ordinary_tensor(value.example, node), axes=value.axes)
+
     def notes_on_wide_layers(self) -> list[str]:
         """A note, if layers see what is pooled as well: all channels in every orientation."""
         pooled = {segment.piece for features in self.pooled_features for segment in features.segments}
@@ -348,6 +433,20 @@ class EquivariantWriter:
             'backbone use output="stacked"'
         ]
 
+    def notes_on_heads(self) -> list[str]:
+        """How many heads attention has in each orientation, where that is not the old number divided by theirs."""
+        found: dict[tuple[int, int, int], list[str]] = {}
+        for path, split in self.head_splits:
+            features = self.widths.of(split.features)
+            heads = heads_of(features, split.heads, self.group.order)
+            if heads * self.group.order != split.heads:
+                found.setdefault((split.heads, heads, features // heads), []).append(path)
+        return [
+            f"{path_and_others(list(dict.fromkeys(paths)))}: {old} heads become {heads} of {width} features in each "
+            "orientation"
+            for (old, heads, width), paths in found.items()
+        ]
+
     # --- parameters ---------------------------------------------------------------------------------------------------
 
     def feature_parameter(self, constant: TrackedValue, value: TrackedValue) -> fx.Node:
@@ -358,7 +457,7 @@ class EquivariantWriter:
             return constant.computed(lambda v: self._computed_of(v, value))
         if path is None or tensor.numel() != features.channels:
             raise Refusal(f"it computes numbers for each channel from {named(constant)}, which is not known")
-        positions = self.group.dim if value.form == "maps" else 0
+        positions = self.group.dim if value.form in ("maps", "tokens") else 0
         name = path if path not in self.constants else f"{path}_of_features"
         if self.known.setdefault(name, (positions,)) != (positions,):
             name = f"{name}_{positions}"
@@ -378,6 +477,20 @@ class EquivariantWriter:
         if term.node is None:
             raise Refusal("it computes numbers for each channel from a number of features or examples")
         return term.node() if callable(term.node) else term.node
+
+
+def path_and_others(paths: Sequence[str]) -> str:
+    return f"{paths[0]} and {len(paths) - 1} more" if len(paths) > 1 else paths[0]
+
+
+def heads_of(features: int, heads: int, order: int) -> int:
+    """Heads for each orientation: the old ones divided by the orientations, or the nearest number that divides.
+
+    >>> heads_of(48, 12, 4), heads_of(48, 6, 4), heads_of(24, 3, 8)
+    (3, 1, 1)
+    """
+    divisors = [n for n in range(1, features + 1) if features % n == 0]
+    return min(divisors, key=lambda n: (abs(n - heads / order), n))
 
 
 def _rank(component: Component) -> tuple[int, int]:

@@ -18,7 +18,9 @@ from quarterturn._convert import (
     norm_rules,
     reduction_rules,
     spatial_rules,
+    token_rules,
 )
+from quarterturn._convert.attention_heads import makes_heads
 from quarterturn._convert.axes import Axis, Blocks, Extra, Position, Spread, axis_size, broadcast
 from quarterturn._convert.computed_filters import computed_filters
 from quarterturn._convert.equivariant_writer import EquivariantWriter, pointwise_layer
@@ -84,6 +86,10 @@ def value_of_call(
         return _dropout(call)
     if is_pointwise(node.target) or (call.name in ("max", "min") and len(tensors) > 1):
         return _pointwise(call, tensors)
+    if node.target not in (*AS_LAYERS, *CONVOLUTIONS) and name_of(node.target) is None:
+        same = [v for v in tensors if v.example is example]
+        if same or example is None:  # a function of the network's own that has nothing to do here
+            return same[0] if same else None
     if node.target not in CONVOLUTIONS:  # which may be the first of the network
         call = replace(call, value=w.with_orientations(first, path))
     return _rule(call)(call)
@@ -123,6 +129,8 @@ def _of_numbers(
             return replace(constant, computed=lambda find: same_call(w, node, args, kwargs, find))
         if name_of(node.target) == "expand" and _expands_by_itself(node):
             return constants[0]
+        if name_of(node.target) == "expand" and constants[0].shape == (1, *constant.shape[1:]):  # for each example
+            return replace(constant, source=constants[0].source)
         return constant if isinstance(example, Tensor) else _results(w, constant)
     if any(v.kind == "number" and v.node is None for v in values):
         if isinstance(example, Tensor):
@@ -195,6 +203,7 @@ def _sizes(call: Call) -> Any:
     def one(axis: Axis, size: int) -> TrackedValue:
         if len(axis) == 1 and isinstance(axis[0], Position) and value.form != "dense":
             place = 2 + axis[0].axis if value.form == "maps" else value.axes.index(axis)
+            place = 2 if value.form == "tokens" else place
             return replace(number(size, call.w.method("size", value.node, place)), axes=(axis,))
         same = all(isinstance(c, Extra | Spread) for c in axis)  # numbers of features and examples differ there
         return replace(number(size, size if same else None), axes=(axis,))
@@ -234,8 +243,9 @@ def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
         tensors = {key: w.orientations_in_batch(v, path) for key, v in tensors.items()}
     elif (len(tensors) > 1 or constants) and not strips:
         tensors = {key: w.in_network_layout(v, path) for key, v in tensors.items()}
-        as_maps = any(v.form == "maps" for v in tensors.values())
-        tensors = {key: w.maps(v, path) if as_maps else w.dense(v, path) for key, v in tensors.items()}
+        forms = {v.form for v in tensors.values()}
+        as_form = w.tokens if "tokens" in forms else w.maps if "maps" in forms else w.dense
+        tensors = {key: as_form(v, path) for key, v in tensors.items()}
     first = replace(next(iter(tensors.values())), axes=axes)
 
     def found(value: TrackedValue) -> Any:
@@ -393,7 +403,9 @@ def _pad(call: Call) -> TrackedValue:
 def _reshape(call: Call) -> TrackedValue:
     numbers = [v for v in values_in([call.args[1:], call.kwargs]) if v.axes and v.node is not None]
     sizes = {c: v.node for v in numbers for c in v.axes[0] if isinstance(c, Position)}
-    return axis_rules.reshape(call.w, call.path, call.value, call.example, sizes)
+    split = sum(n > 1 for n in call.example.shape) - sum(n > 1 for n in call.value.shape) + 1
+    heads = makes_heads(call.node, split)
+    return axis_rules.reshape(call.w, call.path, call.value, call.example, sizes, heads)
 
 
 def _permute(call: Call) -> TrackedValue:
@@ -473,6 +485,7 @@ FUNCTION_RULES: dict[str | None, Callable[[Call], Any]] = {
     "unbind": indexing_rules.unbind,
     "narrow": indexing_rules.narrow,
     "stack": indexing_rules.stack,
+    "scaled_dot_product_attention": token_rules.attention,
     "glu": _glu,
     "matmul": reduction_rules.matmul,
     "bmm": reduction_rules.matmul,

@@ -1,5 +1,6 @@
 """The few layers that converted networks need beside the public ones. Features are those of one pathway."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -59,6 +60,8 @@ class OrientationsToBatch(_Moving):
     def forward(self, x: Tensor) -> Tensor:
         if self.rotate == "maps":
             return x
+        if isinstance(x, Tensor) and ops.features_are_last(x):  # they stay so
+            return x.movedim(1, -1).unflatten(-1, (-1, self.group.order)).movedim(-1, 1).flatten(0, 1).movedim(-1, 1)
         return x.unflatten(1, (-1, self.group.order)).transpose(1, 2).flatten(0, 1)
 
 
@@ -73,6 +76,8 @@ class OrientationsToFeatures(_Moving):
     def forward(self, x: Tensor) -> Tensor:
         if self.rotate == "maps":
             return x
+        if isinstance(x, Tensor) and ops.features_are_last(x):
+            return x.movedim(1, -1).unflatten(0, (-1, self.group.order)).movedim(1, -1).flatten(-2).movedim(-1, 1)
         return x.unflatten(0, (-1, self.group.order)).transpose(1, 2).flatten(1, 2)
 
 
@@ -126,6 +131,87 @@ class TurnedTable(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.group.name}, {self.shape}, rotate={self.rotate!r}"
+
+
+class FreeTokens(nn.Module):
+    """Learnt tokens without a position, the same vector in all orientations, for every example of other tokens.
+
+    >>> from quarterturn import C4
+    >>> FreeTokens(C4, torch.zeros(1, 8), rotate="filters")(torch.zeros(2, 32, 9, 1)).shape
+    torch.Size([2, 32, 1, 1])
+    """
+
+    def __init__(self, group: Group, values: Tensor, rotate: Rotate = "maps", trained: bool = True) -> None:
+        super().__init__()
+        check_rotate(rotate)
+        self.group, self.rotate = group, rotate
+        self.weight = nn.Parameter(values.detach().clone(), requires_grad=trained)
+
+    def forward(self, x: Tensor) -> Tensor:
+        values = self.weight.repeat_interleave(self.group.order, dim=1) if self.rotate == "filters" else self.weight
+        column = values.t().reshape(1, values.shape[1], values.shape[0], *[1] * (self.group.dim - 1))
+        return column.expand(x.size(0), *[-1] * (1 + self.group.dim))
+
+    def extra_repr(self) -> str:
+        return f"{self.group.name}, {tuple(self.weight.shape)}, rotate={self.rotate!r}"
+
+
+class JoinedTokens(nn.Module):
+    """Tokens `(N, C, T, 1)` one after the other, features last in memory.
+
+    >>> JoinedTokens()(torch.zeros(2, 8, 1, 1), torch.zeros(2, 8, 9, 1)).shape
+    torch.Size([2, 8, 10, 1])
+    """
+
+    def forward(self, *tokens: Tensor) -> Tensor:
+        return torch.cat([x.movedim(1, -1) for x in tokens], dim=1).movedim(-1, 1)
+
+
+class SomeTokens(nn.Module):
+    """Some of the tokens `(N, C, T, 1)`, one after the other: a view.
+
+    >>> SomeTokens(1, 10)(torch.zeros(2, 8, 10, 1)).shape
+    torch.Size([2, 8, 9, 1])
+    """
+
+    def __init__(self, start: int, stop: int) -> None:
+        super().__init__()
+        self.start, self.stop = start, stop
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.narrow(2, self.start, self.stop - self.start)
+
+    def extra_repr(self) -> str:
+        return f"{self.start}, {self.stop}"
+
+
+class TokenTable(nn.Module):
+    """A table `(1, T, C)` with a vector for each token, for tokens with orientations `(N, C*G, T, 1)`.
+
+    The first `extra` tokens have no position. Every orientation sees the others in its own frame.
+
+    >>> from quarterturn import C4
+    >>> TokenTable(C4, 1, (3, 3), rotate="filters")(torch.zeros(1, 10, 8)).shape
+    torch.Size([1, 32, 10, 1])
+    """
+
+    def __init__(self, group: Group, extra: int, grid: Sequence[int], rotate: Rotate = "maps") -> None:
+        super().__init__()
+        check_rotate(rotate)
+        self.group, self.extra, self.grid, self.rotate = group, extra, tuple(grid), rotate
+
+    def forward(self, table: Tensor) -> Tensor:
+        first = table.transpose(1, 2)
+        free, placed = first.narrow(2, 0, self.extra), first.narrow(2, self.extra, math.prod(self.grid))
+        if self.rotate == "filters":
+            maps = placed.unflatten(2, self.grid)
+            turned = [ops.turn_maps(maps, self.group.elements[inverse]) for inverse in self.group.inverse]
+            placed = torch.stack(turned, dim=2).flatten(1, 2).flatten(2)
+            free = free.repeat_interleave(self.group.order, dim=1)
+        return torch.cat([free, placed], dim=2).unflatten(2, (-1, *[1] * (self.group.dim - 1)))
+
+    def extra_repr(self) -> str:
+        return f"{self.group.name}, {self.extra}, {self.grid}, rotate={self.rotate!r}"
 
 
 class ToChannels(_Moving):

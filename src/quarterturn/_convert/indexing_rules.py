@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from quarterturn import trees
-from quarterturn._convert import axis_rules, spatial_rules, strip_rules
+from quarterturn._convert import axis_rules, spatial_rules, strip_rules, token_rules
 from quarterturn._convert.axes import Axis, Blocks, Extra, Orientations, Position, Strips, broadcast
 from quarterturn._convert.function_calls import Call
 from quarterturn._convert.helper_layers import Crop
 from quarterturn._convert.position_tables import batched_table
-from quarterturn._convert.tracked_value import TrackedValue, result, with_features
+from quarterturn._convert.tracked_value import TrackedValue, is_token_axis, result, with_features
 from quarterturn._convert.widths import Features, joined
 from quarterturn.graph.refusal import Refusal
 from quarterturn.graph.torch_functions import option
@@ -58,6 +58,9 @@ def _take(call: Call, value: TrackedValue, axis: int, item: slice, crops: dict[i
     if len(held) == 1 and isinstance(held[0], Features) and item.step in (None, 1):
         start, stop, _ = item.indices(value.shape[axis])
         return axis_rules.some_features(call.w, call.path, value, start, stop, picked)
+    if is_token_axis(call.w.group.dim, held) and item.step in (None, 1):
+        start, stop, _ = item.indices(value.shape[axis])
+        return token_rules.take(call, value, axis, start, stop, picked)
     if len(held) == 1 and isinstance(held[0], Position):
         crops[held[0].axis] = item
         return value
@@ -73,6 +76,8 @@ def _take(call: Call, value: TrackedValue, axis: int, item: slice, crops: dict[i
 
 def _select(call: Call, value: TrackedValue, axis: int, item: int, part: Tensor) -> TrackedValue:
     value = call.w.without_blocks(value, call.path)
+    if is_token_axis(call.w.group.dim, value.axes[axis]):
+        return token_rules.select(call, value, axis, item, part)
     if not axis_rules.is_extra(value, axis):
         raise Refusal("it picks one feature, position or example")
     value = call.w.orientations_in_batch(value, call.path)
@@ -113,6 +118,9 @@ def _refuse_crops(crops: dict[int, slice]) -> None:
 
 def cat(call: Call) -> TrackedValue:
     w, path = call.w, call.path
+    along = call.option(1, "dim", call.kwargs.get("axis", 0)) % call.example.dim()
+    if token_rules.joins_tokens(call, call.option(0, "tensors"), along):
+        return token_rules.join(call, call.option(0, "tensors"), along)
     values = [
         batched_table(w, path, v) if v.kind == "constant" else with_features(w.with_orientations(v, path))
         for v in call.option(0, "tensors")

@@ -107,6 +107,8 @@ def _held(w: EquivariantWriter, path: str, value: TrackedValue) -> TrackedValue:
     if value.kind != "oriented":
         return value
     value = w.in_network_layout(w.without_blocks(value, path), path)
+    if value.form == "tokens":
+        value = w.maps(value, path)
     if not value.has_each_axis_once() or any(isinstance(c, Blocks) for c in value.components):
         raise Refusal("it is given features that were split into several axes")
     if any(isinstance(c, Batch) for axis in value.axes if len(axis) > 1 for c in axis):

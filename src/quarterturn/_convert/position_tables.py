@@ -4,6 +4,7 @@ Such a table is turned with the orientations: every pathway sees the same table 
 table, so it stays exact when the table learns.
 """
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -12,22 +13,25 @@ import torch
 from torch import Tensor, nn
 
 from quarterturn import ops
-from quarterturn._convert.axes import Axis, Batch, Blocks, Position, axis_size, maps_of, size_of
+from quarterturn._convert.axes import Axis, Batch, Blocks, Position, Tokens, axis_size, maps_of, size_of
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.function_calls import node_of
-from quarterturn._convert.helper_layers import TurnedTable
-from quarterturn._convert.tracked_value import TrackedValue, named
+from quarterturn._convert.helper_layers import TokenTable, TurnedTable
+from quarterturn._convert.initial_weights import per_feature
+from quarterturn._convert.tracked_value import TrackedValue, free_tokens, is_token_axis, named
 from quarterturn._convert.widths import Features, channels, make_equal
 from quarterturn.graph.refusal import Refusal
 
 
 def is_table(constant: TrackedValue, axes: Sequence[Axis]) -> bool:
     """Whether it has a number for each position of a tensor with these axes."""
-    return any(n > 1 and any(isinstance(c, Position) for c in axis) for n, axis in _aligned(constant, axes))
+    return any(n > 1 and any(isinstance(c, Position | Tokens) for c in axis) for n, axis in _aligned(constant, axes))
 
 
 def position_table(w: EquivariantWriter, path: str, constant: TrackedValue, value: TrackedValue) -> Any:
-    """The table as the new network needs it beside maps, which the value is."""
+    """The table as the new network needs it beside maps or tokens, which the value is."""
+    if value.form == "tokens":
+        return _token_table(w, path, constant, value)
     if not value.has_each_axis_once() or any(isinstance(c, Blocks) for c in value.components):
         raise Refusal(f"{named(constant)} meets maps whose features were split into several axes")
     shape, order = _as_maps(constant, value)
@@ -50,6 +54,40 @@ def position_table(w: EquivariantWriter, path: str, constant: TrackedValue, valu
         return TurnedTable(w.group, (w.widths.of(value.features), *sizes), rotate=w.rotate)
 
     return w.helper(f"{path}.table", make, node)
+
+
+def _token_table(w: EquivariantWriter, path: str, constant: TrackedValue, value: TrackedValue) -> Any:
+    """A table with a vector for each token."""
+    features, free = value.features, free_tokens(value)
+    sizes = [p.size for p in value.positions_in_order]
+    source = _path_of(w.model, constant)
+    tokens = free + math.prod(sizes)
+    wanted = [tokens if is_token_axis(w.group.dim, axis) else features.channels for axis in value.axes[1:]]
+    if (
+        source is None
+        or not sizes
+        or list(constant.shape[-2:]) != wanted
+        or constant.example.numel() != math.prod(wanted)
+    ):
+        raise Refusal(f"{named(constant)} meets tokens in a way that is not known")
+    _check_sizes(w, constant, sizes)
+    known, name = w.tables.setdefault(source, (features, source))
+    make_equal(known, features)
+    old = operator.attrgetter(source)(w.model)
+    rows = constant.example.reshape(wanted) if wanted[0] == tokens else constant.example.reshape(wanted).t()
+
+    def make() -> Tensor:
+        sources, order = w.widths.sources(features), w.group.order
+        maps = rows[free:].t().reshape(1, -1, *sizes)
+        found = [_feature(w, maps, sources[i : i + order], i // order) for i in range(0, len(sources), order)]
+        placed = torch.cat(found, dim=1).flatten(2).transpose(1, 2)
+        first = [per_feature(row.detach(), sources, order, w.init) for row in rows[:free]]
+        values = torch.cat([torch.stack(first)[None], placed], dim=1) if first else placed
+        values = values.detach().clone()
+        return nn.Parameter(values, old.requires_grad) if isinstance(old, nn.Parameter) else values
+
+    layer = TokenTable(w.group, free, sizes, w.rotate)
+    return w.helper(f"{path}.table", lambda: layer, w.tensor(name, make))
 
 
 def batched_table(w: EquivariantWriter, path: str, constant: TrackedValue) -> TrackedValue:

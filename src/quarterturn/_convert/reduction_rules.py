@@ -11,16 +11,19 @@ from quarterturn._convert.axes import (
     Blocks,
     Component,
     Extra,
+    Free,
+    HeadFeatures,
     Orientations,
     Position,
     Spread,
+    Tokens,
     broadcast,
     make_axes_equal,
 )
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.function_calls import Call
 from quarterturn._convert.helper_layers import OverOneAxis
-from quarterturn._convert.tracked_value import TrackedValue, number, ordinary_tensor, result
+from quarterturn._convert.tracked_value import TrackedValue, holds_all_positions, number, ordinary_tensor, result
 from quarterturn._convert.widths import Features, channels
 from quarterturn.graph.refusal import Refusal
 from quarterturn.layers.each_orientation import EachOrientation
@@ -46,7 +49,7 @@ def reduce(call: Call) -> Any:
     if any(isinstance(c, Batch) for c in held):
         raise Refusal("it reduces over the examples")
     keep = bool(call.kwargs.get("keepdim", next((a for a in call.args[2:] if isinstance(a, bool)), False)))
-    positions = [c for c in held if isinstance(c, Position)]
+    positions = [c for c in held if isinstance(c, Position | Tokens | Free)]
     if positions and not are_all_positions(w, positions):
         return _over_some_positions(call, value, gone, keep)
     left = tuple(_left(axis) if i in gone else axis for i, axis in enumerate(value.axes) if keep or i not in gone)
@@ -54,14 +57,14 @@ def reduce(call: Call) -> Any:
         node = call.same_call_on(value := w.orientations_in_batch(value, call.path))
         return (result(value, w.function(operator.getitem, node, 0), call.example[0], axes=left), number(None))
     if value.form != "in_batch" and positions and len(positions) == len(held):
-        return result(*_over_positions(call, value), call.example, axes=left)
+        return result(*_over_positions(call, value), call.example, axes=left, form="maps")
     value = w.orientations_in_batch(value, call.path)
     return result(value, call.same_call_on(value), call.example, axes=left)
 
 
 def are_all_positions(w: EquivariantWriter, held: Iterable[Component]) -> bool:
-    """Whether these are all axes of the maps: a sum over them is the same for turned maps."""
-    return {c.axis if isinstance(c, Position) else None for c in held} == set(range(w.group.dim))
+    """Whether these are all axes of the maps, or all tokens: a sum over them is the same for turned maps."""
+    return holds_all_positions(tuple(sorted(held, key=lambda c: getattr(c, "axis", 0))), w.group.dim)
 
 
 def _left(axis: Axis) -> Axis:
@@ -71,7 +74,7 @@ def _left(axis: Axis) -> Axis:
 
 def _over_positions(call: Call, value: TrackedValue) -> tuple[TrackedValue, Any]:
     """The reduction in the network's own layout, where positions are the last axes."""
-    value = call.w.maps(value, call.path)
+    value = call.w.by_position(value, call.path)
     options = _options(call) | {"dim": tuple(range(2, 2 + call.w.group.dim)), "keepdim": True}
     before = call.args[1:2] if call.name == "norm" else ()
     return value, call.w.graph.create_node(call.node.op, call.node.target, (value.node, *before), options)
@@ -154,7 +157,9 @@ def _along(call: Call, dim: Any) -> TrackedValue:
 
 def check_summed(w: EquivariantWriter, held: Axis, what: str) -> None:
     """Refuse unless an axis holds features, or all positions: a sum along it does not see how maps are turned."""
-    if not held or not (all(isinstance(c, Features | Extra) for c in held) or are_all_positions(w, held)):
+    if not held or not (
+        all(isinstance(c, Features | Extra | HeadFeatures) for c in held) or are_all_positions(w, held)
+    ):
         raise Refusal(f"it {what} some axes of positions, or examples")
 
 

@@ -11,16 +11,32 @@ from typing import Any, Literal
 from torch import Tensor, fx
 
 from quarterturn import trees
-from quarterturn._convert.axes import Axis, Batch, Blocks, Component, Extra, Position, Spread, Strip, Strips, maps_of
+from quarterturn._convert.axes import (
+    Axis,
+    Batch,
+    Blocks,
+    Component,
+    Extra,
+    Free,
+    HeadFeatures,
+    HeadIndex,
+    Position,
+    Spread,
+    Strip,
+    Strips,
+    Tokens,
+    maps_of,
+)
 from quarterturn._convert.widths import Features, channels
 from quarterturn.graph.refusal import Refusal
 
 # "ordinary": an ordinary tensor, the same as in the old network. "constant": made of parameters and buffers alone.
 # "oriented": it has orientations. "number": no tensor.
 Kind = Literal["ordinary", "constant", "oriented", "number"]
-# How the new network holds an oriented tensor: in its own layout, features first, as "maps" or "dense" without
-# positions; or "in_batch", with the axes of the old network and the orientations in the batch beside the examples.
-Form = Literal["maps", "dense", "in_batch"]
+# How the new network holds an oriented tensor: in its own layout, features first, as "maps", "dense" without positions,
+# or "tokens", which are maps of one column with all positions and perhaps others; or "in_batch", with the axes of the
+# old network and the orientations in the batch beside the examples.
+Form = Literal["maps", "dense", "tokens", "in_batch"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,13 +65,15 @@ class TrackedValue:
         """The feature axis."""
         found = [c for c in self.components if isinstance(c, Features)]
         found += [c.features for c in self.components if isinstance(c, Blocks)]
+        found += dict.fromkeys(c.features for c in self.components if isinstance(c, HeadIndex | HeadFeatures))
         if len(found) != 1:
             raise Refusal("the tensor has no feature axis here")
         return found[0]
 
     @property
     def positions(self) -> list[Position]:
-        return [c for c in self.components if isinstance(c, Position)]
+        inside = [c for t in self.components if isinstance(t, Tokens) for part in t.parts for c in part]
+        return [c for c in (*self.components, *inside) if isinstance(c, Position)]
 
     @property
     def strips(self) -> Strips | Strip | None:
@@ -70,8 +88,32 @@ class TrackedValue:
     def has_each_axis_once(self) -> bool:
         """Whether examples, features and positions are there once, in some order: such tensors need not be moved."""
         kinds = [type(c) for c in self.components]
-        once = kinds.count(Batch) == 1 and kinds.count(Features) + kinds.count(Blocks) == 1
+        features = kinds.count(Features) + kinds.count(Blocks)
+        heads = kinds.count(HeadIndex), kinds.count(HeadFeatures)
+        once = kinds.count(Batch) == 1 and (features, *heads) in ((1, 0, 0), (0, 1, 1))
         return once and Extra not in kinds and len(self.positions) == len({p.axis for p in self.positions})
+
+
+def holds_all_positions(axis: Axis, dim: int) -> bool:
+    """Whether the axis holds all positions of maps, joined, perhaps with tokens that have none; or those alone."""
+    inside = [c for t in axis if isinstance(t, Tokens) for part in t.parts for c in part]
+    held = [*axis, *inside]
+    axes = [c.axis for c in held if isinstance(c, Position)]
+    if not all(isinstance(c, Position | Tokens | Free) for c in held) or not held:
+        return False
+    return axes == list(range(dim)) or (not axes and all(isinstance(c, Free | Tokens) for c in held))
+
+
+def is_token_axis(dim: int, axis: Axis) -> bool:
+    """Whether an axis holds tokens: all positions, joined, or what has been put beside them."""
+    one = len(axis) == 1 and isinstance(axis[0], Position)
+    return holds_all_positions(axis, dim) and not one
+
+
+def free_tokens(value: TrackedValue) -> int:
+    """How many tokens of the value have no position."""
+    inside = [c for t in value.components if isinstance(t, Tokens) for part in t.parts for c in part]
+    return sum(c.size for c in (*value.components, *inside) if isinstance(c, Free))
 
 
 def is_features_first(value: TrackedValue) -> bool:

@@ -91,13 +91,14 @@ def _pool(w: PlainWriter, path: str, module: Pool, tensor: PlainTensor) -> Plain
         raise Refusal("only the mean, max and rms of scalars are supported")
     tensor = apply_pending(w, apply_flatten(input_of(module, tensor)))
     orientations = tensor.proxy.unflatten(1, (-1, module.group.order))
-    if module.fn == "mean":
-        pooled = orientations.mean(2)
-    elif module.fn == "max":
-        pooled = orientations.amax(2)
-    else:
-        pooled = orientations.square().mean(2).clamp_min(1e-24).sqrt()
-    return PlainTensor(pooled, sizes=tensor.sizes)
+    return PlainTensor(pooled(orientations, 2, module.fn), sizes=tensor.sizes)
+
+
+def pooled(orientations: Any, axis: int, fn: str) -> Any:
+    """A pool function of this name over an axis, in torch's functions, also on the proxies of a tracer."""
+    if fn == "mean":
+        return orientations.mean(axis)
+    return orientations.amax(axis) if fn == "max" else orientations.square().mean(axis).clamp_min(1e-24).sqrt()
 
 
 def _invariants(w: PlainWriter, path: str, module: Invariants, tensor: PlainTensor) -> PlainTensor:

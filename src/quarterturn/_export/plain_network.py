@@ -13,8 +13,10 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from quarterturn._export.plain_wrapped import plain_wrapped
 from quarterturn._export.plain_writer import PlainWriter
 from quarterturn._export.rewriter import PlainRewriter
+from quarterturn._wrap import Wrapped
 from quarterturn.check import in_eval_mode, largest_difference
 from quarterturn.errors import ConversionError, ShapeError
 from quarterturn.graph.capture import capture, without_new_attributes
@@ -43,6 +45,8 @@ def to_plain(
     >>> to_plain(net)(torch.zeros(1, 1, 5, 8)).shape
     torch.Size([1, 2, 3, 6])
     """
+    if isinstance(model, Wrapped):
+        return _of_wrapped(model, example, dynamic, fold)
     model = _turning_filters(model)
     with in_eval_mode(model), torch.no_grad(), without_new_attributes(model):
         inputs = None if example is None else (example,)
@@ -57,6 +61,17 @@ def to_plain(
             _fold_norms(plain)
         if example is not None:
             _verify(model, plain, example)
+    return plain
+
+
+def _of_wrapped(wrapped: Wrapped, example: Tensor | None, dynamic: bool, fold: bool) -> fx.GraphModule:
+    """A wrapped model stays as it is, if it has no layers of ours, and turns of the maps come before and after it."""
+    ours = any(type(module).__module__.startswith("quarterturn.") for module in wrapped.model.modules())
+    inner = to_plain(wrapped.model, example, dynamic, fold) if ours else copy.deepcopy(wrapped.model).eval()
+    with in_eval_mode(wrapped), torch.no_grad():
+        plain = plain_wrapped(wrapped, inner, example, dynamic)
+        assert example is not None
+        _verify(wrapped, plain, example)
     return plain
 
 

@@ -14,9 +14,9 @@ from torch.nn import functional as F
 
 from quarterturn import ops
 from quarterturn.errors import OptionError, ShapeError
-from quarterturn.filters import Rotate, check_last, check_options, is_whole, join_orientations
+from quarterturn.filters import Rotate, check_features, check_last, check_options, is_whole, join_orientations
 from quarterturn.groups import Group
-from quarterturn.layers.convolution import SliceConv, Via
+from quarterturn.layers.convolution import RollConv, SliceConv, Via
 
 TOKEN_SPREAD = 0.02  # of what is learnt for a position or a token, at the beginning: as in most vision transformers
 
@@ -55,6 +55,8 @@ def roll_tokens(x: Tensor, group: Group, extra: int = 0, grid: Sequence[int] | N
     """
     if x.dim() == 2:
         return ops.roll(x, group)
+    if x.dim() == 3 and x.shape[1] == extra:  # none has a position
+        return ops.roll(x.flatten(0, 1), group).unflatten(0, x.shape[:2])
     free, placed = _parts(x, group, extra, grid)
     return _joined(ops.roll(free.flatten(0, 1), group).unflatten(0, free.shape[:2]), as_tokens(ops.roll(placed, group)))
 
@@ -237,3 +239,36 @@ class PositionTable(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.group.name}, {self.features}, {self.grid}, extra={self.extra}, rotate={self.rotate!r}"
+
+
+class TokenConv(RollConv):
+    """A rolled linear layer on tokens that are maps of one column, `(N, C*G, T, 1)`, as converted networks have them.
+
+    It is a 1x1 `RollConv`. With `rotate="maps"` tokens are realigned as the grid that they are.
+
+    >>> from quarterturn import C4
+    >>> TokenConv(C4, 8, 16, extra=1)(torch.zeros(4, 8, 10, 1)).shape
+    torch.Size([4, 16, 10, 1])
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        rotate: Rotate = "maps",
+        extra: int = 0,
+        grid: Sequence[int] | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(group, in_features, out_features, 1, bias=bias, rotate=rotate, device=device, dtype=dtype)
+        check_token_options(group, extra, grid)
+        self.extra, self.grid = extra, grid
+
+    def maps_input(self, x: Tensor) -> Tensor:
+        check_features(x, self.group, self.in_features, "sliced")
+        tokens = as_tokens(x)
+        rolled = roll_tokens(tokens, self.group, min(self.extra, tokens.shape[1]), self.grid)
+        return rolled.transpose(1, 2).unflatten(2, x.shape[2:])

@@ -4,13 +4,12 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from quarterturn_lab.cli.options import Options
-from quarterturn_lab.errors import LabError
-from quarterturn_lab.settings.config import MAX_PIXELS
+from quarterturn_lab.cli.options import FitOptions, ImageOptions, Options
+from quarterturn_lab.errors import LabError, of_system
 
 
 def _version() -> str:
@@ -30,7 +29,53 @@ app.command(data_app)
 
 
 DEFAULTS = Options()
+FIT_DEFAULTS = FitOptions()
+READING = ImageOptions()
 RUNS = Path("runs")
+
+
+@app.command
+def fit(
+    folder: Path | None = None,
+    *,
+    minutes: float | None = None,
+    symmetry: str | None = None,
+    compare: bool | None = None,
+    resume: bool = False,
+    config: Path | None = None,
+    seed: int | None = None,
+    runs_dir: Path = RUNS,
+    options: FitOptions = FIT_DEFAULTS,
+) -> None:
+    """Train a network on your own images: looks, plans, chooses the symmetry, trains, checks, tests and reports.
+
+    Run the same command again to resume it, or to see its scores.
+
+    Example: quarterturn fit DIR --minutes 10
+
+    Parameters
+    ----------
+    folder
+        The images: a folder for each class, with or without train/val/test above; a table of labels; or masks.
+    minutes
+        Time for everything, the choice of the symmetry included. Default: 10, if --epochs is not given.
+    symmetry
+        auto, none, C4 (mirror images differ), D4 (mirror images are alike), C2, mirror. Default: auto.
+    compare
+        Also train an ordinary network for as long, which doubles the time.
+    resume
+        Go on with the latest run on this folder, with its own settings; more --minutes or --epochs make it longer.
+    config
+        Settings from a TOML file, such as the run.toml of another run. Options on the command line win.
+    seed
+        Random seed of initial weights, image order and augmentation. Default: 0.
+    runs_dir
+        Folder for the run directories.
+    """
+    from quarterturn_lab.cli.fit import fit_folder
+
+    given = {"minutes": minutes, "symmetry": symmetry, "compare": compare, "seed": seed, **options.given()}
+    fit_folder(folder, {name: value for name, value in given.items() if value is not None}, resume, config, runs_dir)
 
 
 @app.command
@@ -185,11 +230,16 @@ def predict(
     batch: int = 64,
     convert: bool = False,
     grey: bool = False,
+    skip_bad: bool = False,
+    window: int | None = None,
+    stride: int | None = None,
     device: str = "auto",
 ) -> None:
     """Predict images with a trained network: a table of probabilities, or a mask for each image.
 
-    Networks that label each pixel take images of any size. If an image fails, nothing is written.
+    Whole images are scaled as in training. With --window, the network looks at squares of a large image instead, and
+    the table has a row for each. Networks that label each pixel take images of any size. If an image fails, nothing is
+    written, unless --skip-bad is given.
 
     Example: quarterturn predict runs/galaxies/pool-mean/seed0 DIR/images_test_rev1 --out predictions.csv
 
@@ -207,12 +257,20 @@ def predict(
         Convert grey images to colour, or colour to grey, if the network was trained on the other kind.
     grey
         Write masks as probabilities, scaled to 0..255, instead of only 0 and 255.
+    skip_bad
+        Leave out images that cannot be read, name them, and exit with code 1.
+    window
+        Side of the squares to look at, in pixels of the image: about the size of the training images.
+    stride
+        Pixels from one square to the next. Default: --window, so that they touch.
     device
         auto, cpu, cuda, cuda:1, ...
     """
     from quarterturn_lab.cli.predict import predict_files
+    from quarterturn_lab.inference.tables import Options as Prediction
 
-    predict_files(paths, out, onnx, batch, convert, grey, device)
+    options = Prediction(batch, convert, grey, skip_bad, window, stride)
+    sys.exit(0 if predict_files(paths, out, onnx, options, device) else 1)
 
 
 @app.command
@@ -250,43 +308,67 @@ def submit(
 
 
 @app.command
-def export(run: Path, *, onnx: Path) -> None:
-    """Export a trained network to an ONNX file of ordinary layers, and check that its outputs are the same.
+def export(
+    run: Path,
+    *,
+    to: Literal["onnx", "torchscript", "bioimageio", "wsinfer", "hub"] | None = None,
+    out: Path | None = None,
+    onnx: Path | None = None,
+    spacing: float | None = None,
+    license: str | None = None,
+    author: Annotated[tuple[str, ...], Parameter(consume_multiple=False)] = (),
+) -> None:
+    """Write a trained network for another program. It is loaded again, compared, and checked before it is kept.
 
-    Example: quarterturn export runs/galaxies/pool-mean/seed0 --onnx galaxies.onnx
+    Example: quarterturn export runs/galaxies/pool-mean/seed0 --to onnx --out galaxies.onnx
 
     Parameters
     ----------
     run
         The run directory.
+    to
+        onnx, torchscript, bioimageio (a package of bioimage.io), wsinfer (a folder for WSInfer and QuPath) or hub (a
+        folder for from_pretrained and timm).
+    out
+        The file to write, or the folder for wsinfer and hub.
     onnx
-        The file to write. Use it with `quarterturn predict --onnx`.
+        Short for --to onnx --out FILE. Use the file with `quarterturn predict --onnx`.
+    spacing
+        For wsinfer: micrometres per pixel of the network's input.
+    license
+        For bioimageio and hub: the licence of your network, such as CC-BY-4.0 or MIT.
+    author
+        For bioimageio: your name. May be given several times.
     """
-    from quarterturn_lab.cli.predict import export_file
+    from quarterturn_lab.cli.export import export_run
 
-    export_file(run, onnx)
+    export_run(run, onnx, to, out, spacing, license, author)
 
 
 @app.command
-def report(directory: Path = RUNS, *, output: Path | None = None, data: str | None = None) -> None:
+def report(
+    directory: Path = RUNS, *, compare: Path | None = None, output: Path | None = None, data: str | None = None
+) -> None:
     """Write an HTML report of finished runs: table, curves, rotation sensitivity, examples and filters.
 
-    The table is also written as Markdown and CSV.
+    The table is also written as Markdown and CSV. The directory of a single run gets a page about its test images.
 
     Example: quarterturn report runs
 
     Parameters
     ----------
     directory
-        Folder with finished runs, at any depth.
+        Folder with finished runs, at any depth; or the directory of one run.
+    compare
+        Run directory of another network, to show beside a single run.
     output
         Folder to write to. Default: the same directory.
     data
         Folder of the images, if it has moved.
     """
-    from quarterturn_lab.report.html import report as write
+    from quarterturn_lab.cli.report import report_of
 
-    print(write(directory, output, data))
+    report_of(directory, compare, output, data)
 
 
 @app.command
@@ -319,23 +401,23 @@ def doctor() -> None:
 
 
 @data_app.command
-def info(folder: Path) -> None:
-    """Describe a data folder: number of images, sizes, and classes or answers.
+def info(folder: Path, *, options: ImageOptions = READING) -> None:
+    """Describe a folder of images: what there is to learn, sizes, values, the split, and files that cannot be used.
 
     Example: quarterturn data info ../data/plankton
 
     Parameters
     ----------
     folder
-        A folder with one folder for each class, or the plankton, MNIST, galaxies, aerial or nuclei data.
+        Images in one folder for each class, with a table of labels, or with masks.
     """
     from quarterturn_lab.cli.data import info as look
 
-    look(folder)
+    look(folder, options.given())
 
 
 @data_app.command
-def verify(folder: Path, *, max_pixels: int = MAX_PIXELS) -> None:
+def verify(folder: Path, *, options: ImageOptions = READING) -> None:
     """Decode every image and list those that cannot be used. The exit code is 1 if there are any.
 
     Example: quarterturn data verify ../data/plankton
@@ -343,13 +425,11 @@ def verify(folder: Path, *, max_pixels: int = MAX_PIXELS) -> None:
     Parameters
     ----------
     folder
-        A folder with one folder for each class, or the plankton, MNIST, galaxies, aerial or nuclei data.
-    max_pixels
-        Images with more pixels count as unusable.
+        Images in one folder for each class, with a table of labels, or with masks.
     """
     from quarterturn_lab.cli.data import verify as look
 
-    sys.exit(0 if look(folder, max_pixels) else 1)
+    sys.exit(0 if look(folder, options.given()) else 1)
 
 
 def _is_ours(error: Exception) -> bool:
@@ -373,7 +453,8 @@ def main(arguments: list[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except Exception as error:
-        if not _is_ours(error):
+        found = of_system(error) if isinstance(error, OSError) else error
+        if found is None or not _is_ours(found):
             raise
-        print(f"quarterturn: {error}", file=sys.stderr)
+        print(f"quarterturn: {found}", file=sys.stderr)
         sys.exit(2)

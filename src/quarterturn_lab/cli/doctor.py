@@ -19,6 +19,7 @@ NEEDED = (
     "pillow",
     "scipy",
     "lightning-fabric",
+    "tomlkit",
 )
 EXTRAS = {
     "onnx": 'pip install "quarterturn[onnx]", for export',

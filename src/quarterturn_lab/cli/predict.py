@@ -1,16 +1,16 @@
-"""The commands `predict`, `submit` and `export`. Only these print; the functions they call do not."""
+"""The commands `predict` and `submit`. Only these print; the functions they call do not."""
 
+import sys
 from pathlib import Path
 
 from quarterturn_lab.errors import ConfigError
-from quarterturn_lab.inference.predict import Progress, find, onnx_runner, predict
+from quarterturn_lab.inference.predict import find, onnx_runner, predict
+from quarterturn_lab.inference.tables import Options, Progress
 from quarterturn_lab.progress import Bars
 
 
-def predict_files(
-    paths: tuple[str, ...], out: Path, onnx: Path | None, batch: int, convert: bool, grey: bool, device: str
-) -> None:
-    """Predict images with an ONNX file, or else with the run whose directory is the first path."""
+def predict_files(paths: tuple[str, ...], out: Path, onnx: Path | None, options: Options, device: str) -> bool:
+    """Predict images with an ONNX file, or else with the run at the first path; False if some were skipped."""
     if onnx is None and not paths:
         raise ConfigError("name a run directory and images, or give --onnx FILE and images")
     if onnx is None:
@@ -21,8 +21,12 @@ def predict_files(
         run, card = onnx_runner(onnx)
     files = find(paths[1:] if onnx is None else paths)
     with Bars() as bars:
-        predict(run, card, files, out, batch, convert, grey, _show(bars, "predicting"))
-    print(f"{len(files):,} image{'s' if len(files) > 1 else ''} -> {out}")
+        skipped = predict(run, card, files, out, options, _show(bars, "predicting"))
+    for row in skipped:
+        print(f"skipped: {row.skipped}", file=sys.stderr)
+    left = f", {len(skipped):,} skipped" if skipped else ""
+    print(f"{len(files) - len(skipped):,} image{'s' if len(files) - len(skipped) != 1 else ''}{left} -> {out}")
+    return not skipped
 
 
 def submit_run(directory: Path, sample: Path, folder: Path | None, out: Path | None, batch: int, device: str) -> None:
@@ -43,13 +47,6 @@ def submit_run(directory: Path, sample: Path, folder: Path | None, out: Path | N
     with Bars() as bars:
         submit(run, card, sample, folder, out, batch, _show(bars, "predicting"))
     print(f"submission: {out}")
-
-
-def export_file(directory: Path, file: Path) -> None:
-    """Write the network of a run as an ONNX file."""
-    from quarterturn_lab.inference.onnx import export_run
-
-    print(f"{file}: takes {export_run(directory, file)}; outputs in onnxruntime agree with the network")
 
 
 def _show(bars: Bars, name: str) -> Progress:

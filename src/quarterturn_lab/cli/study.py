@@ -1,6 +1,5 @@
 """The command `study`: train the missing runs of a study, save their records and write its page."""
 
-import os
 from pathlib import Path
 
 from quarterturn_lab.errors import ConfigError
@@ -37,7 +36,7 @@ def run_study(
             print(f"{len(waiting)} of {len(chosen)} runs to train", flush=True)
             todo = [(e.config(seed, data), records.directory_of(e, seed, root)) for e, seed in waiting]
             with Bars(interval=60.0) as bars:
-                sweep(todo, jobs or os.cpu_count() or 1, bars)
+                sweep(todo, jobs, bars)
     finally:
         for path in write(name, study, root, output):
             print(path)

@@ -1,6 +1,5 @@
 """The commands `table` and `demo`: train several networks with several seeds, and compare them."""
 
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -49,7 +48,7 @@ def run_table(
             config = config_for(experiment, row, seed, **own)
             todo.append((config, directory_of(config, root)))
     with Bars() as bars:
-        sweep(todo, jobs or os.cpu_count() or 1, bars)
+        sweep(todo, jobs, bars)
     lines = result_table.lines_of(root, experiment)
     _print_table(experiment, lines)
     for suffix, text in {"md": result_table.markdown(lines), "csv": result_table.as_csv(lines)}.items():
@@ -67,7 +66,7 @@ def run_demo(root: Path, jobs: int | None) -> None:
         config = config_for("synthetic", row, **options)
         todo.append((config, directory_of(config, root)))
     with Bars(interval=5.0) as bars:
-        sweep(todo, jobs or os.cpu_count() or 1, bars)
+        sweep(todo, jobs, bars)
     _print_table("synthetic", result_table.lines_of(root, "synthetic"))
     page = report(root)
     print(f"{clock(time.monotonic() - start)} minutes\nreport: {page.resolve()}")

@@ -89,12 +89,12 @@ def corners(seed: int, epoch: int, images: NDArray[np.int64]) -> NDArray[np.floa
     return uniforms(seed, epoch, images, 11)[:, 9:]
 
 
-def turned(images: Tensor, degrees: float) -> Tensor:
-    """All images rotated clockwise by an angle; quarter turns are exact, other angles interpolate."""
+def turned(images: Tensor, degrees: float, border: str = "zeros", mode: str = "bilinear") -> Tensor:
+    """All images rotated clockwise by an angle; quarter turns are exact, other angles interpolate as `warped` does."""
     quarters, rest = divmod(degrees % 360, 90)
     if rest == 0:
         return torch.rot90(images, -int(quarters), (2, 3))
     angle = np.deg2rad(degrees)
     cos, sin = float(np.cos(angle)), float(np.sin(angle))
     maps = torch.tensor([[[cos, sin, 0.0], [-sin, cos, 0.0]]]).expand(len(images), 2, 3)
-    return warped(images, maps)
+    return warped(images, maps, border=border, mode=mode)

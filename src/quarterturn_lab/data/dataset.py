@@ -17,7 +17,9 @@ Indices = NDArray[np.int64]
 NO_IMAGES: Indices = np.zeros(0, dtype=np.int64)
 
 
+DENSE = ("pixels", "instances", "regions")  # tasks with a label for each pixel
 VOID = 65535  # the label of pixels that do not count
+COLOUR = 1 << 24  # added to the number of a colour of a mask, so that it is none of the grey ones
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,15 @@ class Ragged:
         return self.flat[self.starts[i] : self.starts[i + 1]].reshape(self.shapes[i])
 
 
+def ragged(arrays: Sequence[NDArray[Any]]) -> Ragged:
+    """These arrays as one flat array.
+
+    >>> ragged([np.zeros((2, 3)), np.ones((1, 1))])[1]
+    array([[1.]])
+    """
+    return Ragged(np.concatenate([array.ravel() for array in arrays]), [array.shape for array in arrays])
+
+
 @dataclass(frozen=True)
 class Scenes:
     """Images `(C, H, W)` of any size with label maps `(H, W)`.
@@ -92,6 +103,7 @@ class Scenes:
     valid: Indices = field(default_factory=lambda: NO_IMAGES)
     task: str = "pixels"
     bands: tuple[int, ...] = ()
+    values: tuple[int, ...] = ()  # of the classes in the user's masks, for regions
 
 
 Data = Dataset | Scenes

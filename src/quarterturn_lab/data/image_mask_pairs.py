@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from PIL import Image
 
 from quarterturn_lab.data import cache, images
 from quarterturn_lab.data.dataset import NO_IMAGES, Ragged, Scenes, Settings
+from quarterturn_lab.data.masks import Meaning
 from quarterturn_lab.data.numeric_files import quiet
 from quarterturn_lab.data.read_all import by_stem, check_none_bad, each
 from quarterturn_lab.errors import DataError
@@ -32,13 +34,27 @@ def matched(image_folder: Path, label_folder: Path, prefix: str, skip: bool) -> 
     return [(f"{prefix}{stem}", pictures[stem], maps[stem]) for stem in pictures if stem in maps]
 
 
-def read(kind: str, pairs: list[Pair], settings: Settings, instances: bool, least: int = 1) -> Scenes:
+def read(
+    kind: str,
+    pairs: list[Pair],
+    settings: Settings,
+    instances: bool,
+    least: int = 1,
+    meaning: Meaning | None = None,
+) -> Scenes:
     """The scenes, from the cache if possible, all of them for training; the loader splits them.
 
-    Labels are 0 and 1, or instance numbers. `least` is the smallest side allowed.
+    Labels are 0 and 1, or instance numbers; or what `meaning` says. `least` is the smallest side allowed.
     """
     files = [(name, path) for name, path, _ in pairs] + [(f"{name}, labels", path) for name, _, path in pairs]
-    asked = {"channels": settings.channels, "invert": settings.invert, "instances": instances, "least": least}
+    asked: dict[str, Any] = {
+        "channels": settings.channels,
+        "invert": settings.invert,
+        "instances": instances,
+        "least": least,
+    }
+    if meaning:
+        asked |= {"meaning": asdict(meaning), "floats": settings.floats, "rules": settings.rules}
     key = cache.fingerprint({"kind": kind, **asked}, files)
     label_of = {path: label for _, path, label in pairs}
 
@@ -50,7 +66,7 @@ def read(kind: str, pairs: list[Pair], settings: Settings, instances: bool, leas
             pictures = [(name, path) for name, path, _ in pairs]
             for name, (image, labels, bands) in each(
                 pictures,
-                lambda path: one(path, label_of[path], settings, instances, least),
+                lambda path: one(path, label_of[path], settings, instances, least, meaning),
                 settings.skip_bad,
                 about["bad"],
             ):
@@ -58,7 +74,7 @@ def read(kind: str, pairs: list[Pair], settings: Settings, instances: bool, leas
                 about["shapes"].append(image.shape)
                 about["bands"] = sorted({*about["bands"], bands})
                 maps.append(zlib.compress(labels.tobytes(), 1))
-                yield image.ravel()
+                yield np.ascontiguousarray(image).ravel().view(np.uint8)
             for packed in maps:
                 yield np.frombuffer(zlib.decompress(packed), dtype=np.uint8)
 
@@ -66,10 +82,12 @@ def read(kind: str, pairs: list[Pair], settings: Settings, instances: bool, leas
 
     flat, about = cache.cached(key, make)
     check_none_bad(about["bad"], files, settings.skip_bad)
-    pixels = Ragged(flat, about["shapes"])
+    kind_of = np.dtype(np.float32 if settings.floats else np.uint8)
+    end = kind_of.itemsize * sum(int(np.prod(shape)) for shape in about["shapes"])
+    pixels = Ragged(flat[:end].view(kind_of), about["shapes"])
     return Scenes(
         images=pixels,
-        labels=Ragged(flat[pixels.starts[-1] :].view(np.uint16), [shape[1:] for shape in about["shapes"]]),
+        labels=Ragged(flat[end:].view(np.uint16), [shape[1:] for shape in about["shapes"]]),
         classes=("background", "object"),
         names=tuple(about["names"]),
         train=np.arange(len(pixels)),
@@ -82,13 +100,18 @@ def read(kind: str, pairs: list[Pair], settings: Settings, instances: bool, leas
 
 
 def one(
-    path: Path, label_path: Path, settings: Settings, instances: bool = True, least: int = 1
-) -> tuple[NDArray[np.uint8], NDArray[np.uint16], int]:
+    path: Path,
+    label_path: Path,
+    settings: Settings,
+    instances: bool = True,
+    least: int = 1,
+    meaning: Meaning | None = None,
+) -> tuple[NDArray[Any], NDArray[np.uint16], int]:
     """An image `(C, H, W)`, its labels `(H, W)`, and the number of channels of its file."""
     image, bands = images.decoded(path, settings)
     if min(image.shape[1:]) < least:
         raise DataError(f"{path} has {image.shape[2]} x {image.shape[1]} pixels: at least {least} x {least} are needed")
-    labels = read_labels(label_path, instances)
+    labels = meaning.read(label_path) if meaning else read_labels(label_path, instances)
     if labels.shape != image.shape[1:]:
         sizes = " and ".join(f"{shape[1]} x {shape[0]}" for shape in (image.shape[1:], labels.shape))
         raise DataError(f"{path} and {label_path} differ in size, {sizes}: they must be equal")
@@ -97,6 +120,9 @@ def one(
 
 def read_labels(path: Path, instances: bool) -> NDArray[np.uint16]:
     """A label map `(H, W)`: the instance numbers, or 1 where any channel is above 0."""
+    fault = images.fault_of(path)
+    if fault:
+        raise DataError(f"{path} {fault}")
     try:
         with quiet(), Image.open(path) as image:
             if not instances and image.mode in ("P", "PA", "LA", "RGBA"):

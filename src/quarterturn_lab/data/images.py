@@ -59,7 +59,7 @@ def decoded(path: Path, settings: Settings, scaled: bool = False) -> tuple[Array
     if fault:
         raise DataError(f"{path} {fault}")
     if settings.floats:
-        array = numeric_files.read(path, settings.max_pixels)
+        array = numeric_files.read(path, settings.max_pixels, settings.rules)
         if len(array) != settings.channels:
             raise DataError(f"{has_channels(path, len(array))}: {settings.channels} are needed, see --channels")
         return array, (len(array),)
@@ -99,26 +99,16 @@ def decoded(path: Path, settings: Settings, scaled: bool = False) -> tuple[Array
 
 
 def check_is_one_picture(path: Path, image: Image.Image) -> None:
-    """Raise if an open file has several frames, or more bits than bytes can hold."""
+    """Raise if an open file has several frames, or more bits or channels than Pillow would keep."""
     frames = getattr(image, "n_frames", 1)
     if frames > 1 and image.format != "MPO":  # phones put a small second picture into their JPEG files
-        raise DataError(f"{path} has {frames} pages or frames: save the one to use as a file of its own")
-    bits = bits_of(image)
+        hint = ", or use --floats if they are channels" if image.format == "TIFF" else ""
+        raise DataError(f"{path} has {frames} pages or frames: save the one to use as a file of its own{hint}")
+    bits = numeric_files.bits_of(image)
     if bits > 8:
         raise DataError(f"{path} has {bits} bits for each value: use --floats to keep them")
-
-
-def bits_of(image: Image.Image) -> int:
-    """Bits for each value of an open file, before Pillow cuts them to 8."""
-    if image.mode in ("I", "F"):
-        return 32
-    stored = getattr(image, "tag_v2", {}).get(258)  # BitsPerSample of a TIFF
-    if stored:
-        return int(max(stored if isinstance(stored, tuple) else (stored,)))
-    tile = getattr(image, "tile", ())
-    args = tile[0].args if tile else ""
-    raw = str(args[0] if isinstance(args, tuple) and args else args)
-    return 16 if raw.endswith((";16B", ";16L", ";16N")) or image.mode.startswith("I;16") else 8
+    if numeric_files.has_more_channels(image):
+        raise DataError(f"{has_channels(path, numeric_files.samples_of(image))}: use --floats to keep them")
 
 
 def has_channels(path: Path, count: int) -> str:

@@ -1,7 +1,11 @@
-"""Which files of a folder are the images, and where their labels are: the layouts of people's own images.
+"""Which files of a folder are the images, and where their labels are. The layouts of people's own images:
 
-DIR/<class>/.../<image>                      one folder for each class
-DIR/{train,val,test}/<class>/.../<image>     the same, already split
+    DIR/<class>/.../<image>                      one folder for each class
+    DIR/{train,val,test}/<class>/.../<image>     the same, already split
+    DIR/<labels>.csv, DIR/.../<image>            a table with a row for each image, see tables.py
+    DIR/images/<name>, DIR/masks/<name>          a mask for each image, see masks.py; also below train, val and test
+
+Nothing is decoded here but masks.
 """
 
 import os
@@ -11,10 +15,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from quarterturn_lab.data import images, tables
+from quarterturn_lab.data import images, masks, tables
 from quarterturn_lab.data.dataset import Settings
 from quarterturn_lab.data.folders import existing
-from quarterturn_lab.errors import DataError
+from quarterturn_lab.data.masks import Meaning
+from quarterturn_lab.errors import ConfigError, DataError
 
 PARTS = {
     "train": "train",
@@ -50,10 +55,13 @@ OTHERS = {  # kinds of files that are not read, and what to do
     ".tar.gz": "unpack them",
     ".tgz": "unpack them",
 }
-TREE = """images in one of these layouts:
-  {folder}/<class>/<image>.jpg                   one folder for each class (also png, tif, fits ...)
-  {folder}/{{train,val,test}}/<class>/<image>.jpg  the same, already split
-  {folder}/<labels>.csv, {folder}/.../<image>.jpg  a table with a row for each image"""
+TREE = (
+    "images in one of these layouts:\n"
+    "  {folder}/<class>/<image>.jpg                           one folder for each class (also png, tif, fits ...)\n"
+    "  {folder}/{{train,val,test}}/<class>/<image>.jpg          the same, already split\n"
+    "  {folder}/<labels>.csv, {folder}/.../<image>.jpg        a table with a row for each image\n"
+    "  {folder}/images/<name>.png, {folder}/masks/<name>.png  a mask for each image"
+)
 
 
 @dataclass(frozen=True)
@@ -65,12 +73,13 @@ class Layout:
     task: str
     classes: tuple[str, ...]
     files: dict[str, Path]
-    labels: dict[str, Any]  # by name: the number of a class; or a tuple of tags (0 or 1), numbers or shares
+    labels: dict[str, Any]  # by name: the number of a class; a tuple of tags (0 or 1), numbers or shares; a mask
     part: dict[str, str] = field(default_factory=dict)  # train, valid or test by name, where the folder says so
     group: dict[str, str] = field(default_factory=dict)  # specimen by name, for a split by specimens
     bad: dict[str, str] = field(default_factory=dict)  # by name: why a file cannot be used
     notes: tuple[str, ...] = ()
     source: str = ""  # the file with the labels
+    meaning: Meaning | None = None  # of the values of masks
 
     def without(self, bad: dict[str, str]) -> "Layout":
         """The layout without some files that turned out to be bad."""
@@ -94,6 +103,9 @@ def layout_of(settings: Settings) -> Layout:
     """The layout of a folder; one that fits none of them raises, and shows them."""
     folder = _inside(existing(settings.folder, TREE))
     tree = TREE.format(folder=folder)
+    with_masks = _with_masks(folder, settings) if settings.labels is None else None
+    if with_masks:
+        return _finished(with_masks, folder, settings)
     by_folders, by_table = _class_folders(folder), None
     if settings.labels != "folders":
         by_table = _with_table(folder, settings)
@@ -107,9 +119,16 @@ def layout_of(settings: Settings) -> Layout:
         _explain(folder, tree)
     if len(found.classes) < 2 and found.task == "classes":
         raise DataError(f"{folder} has only one class ({', '.join(found.classes)}), two are needed; expected {tree}")
+    if settings.task not in ("auto", found.task):
+        raise ConfigError(f"--task {settings.task} is not for images with {found.words}: leave it out")
+    return _finished(found, folder, settings)
+
+
+def _finished(layout: Layout, folder: Path, settings: Settings) -> Layout:
+    """The layout with specimens, and notes on files that are left out."""
     unsupported = other_files(folder)
     notes = [f"{count:,} files {suffix} are left out: {OTHERS[suffix]}" for suffix, count in unsupported.items()]
-    return _with_specimens(replace(found, notes=(*found.notes, *notes)), settings.groups_by)
+    return _with_specimens(replace(layout, notes=(*layout.notes, *notes)), settings.groups_by)
 
 
 def _inside(folder: Path) -> Path:
@@ -211,6 +230,8 @@ def _with_table(folder: Path, settings: Settings) -> Layout | None:
             found.append(match)
         elif settings.labels:
             raise DataError(f"no column of {path} has names of the {len(files):,} images in {folder}")
+    if not found and settings.labels is None:
+        found = _in_parts(folder, [*files, *bad])
     if not found:
         return None
     if len(found) > 1:
@@ -219,6 +240,27 @@ def _with_table(folder: Path, settings: Settings) -> Layout | None:
             "name the table with --labels"
         )
     return _from_table(folder, *found[0][:2], files, bad, index, settings)
+
+
+def _in_parts(folder: Path, names: list[str]) -> list[tuple[tables.Table, str, int]]:
+    """The tables in the folders of a split as one, if they have the same columns."""
+    found = []
+    for root in parts_of(folder):
+        index = tables.Index([name for name in names if name.startswith(f"{root.name}/")])
+        for path in _tables_of(root, None):
+            match = tables.with_files(tables.read(path), index)
+            if match:
+                found.append((*match[:2], index))
+    if len({(table.header, column) for table, column, _ in found}) != 1:
+        return []
+    table, column, _ = found[0]
+    place = table.header.index(column)
+    rows = [
+        [*row[:place], index.find(row[place]) or row[place], *row[place + 1 :]]
+        for table, _, index in found
+        for row in table.rows
+    ]
+    return [(tables.Table(table.path, table.header, rows, table.first), column, len(rows))]
 
 
 def _tables_of(folder: Path, given: str | None) -> list[Path]:
@@ -253,6 +295,9 @@ def _from_table(
         for name, cell in zip(names, table.column(split), strict=True)
         if name
     }
+    folders = {name: PARTS.get(name.split("/")[0].lower(), "") for name in names if name and "/" in name}
+    if not part and {"train"} < set(folders.values()) <= set(PARTS.values()):
+        part = folders
     target = tables.target(table, column, settings.columns, settings.task, other)
     labels = tables.joined(target, names, table)
     missing = [cell for cell, name in zip(table.column(column), names, strict=True) if name is None]
@@ -283,6 +328,75 @@ def _is_split(cells: list[str]) -> bool:
     return all(cell.lower() in PARTS for cell in cells) and "train" in {PARTS[cell.lower()] for cell in cells}
 
 
+# --- masks ------------------------------------------------------------------------------------------------------------
+
+
+def _with_masks(folder: Path, settings: Settings) -> Layout | None:
+    """Images with masks of the same names; None if there are no such folders."""
+    parts = parts_of(folder)
+    roots = {"": folder} if masks.folders_of(subfolders(folder)) else {f"{path.name}/": path for path in parts}
+    both = {prefix: masks.folders_of(subfolders(root)) for prefix, root in roots.items()}
+    if not both or not all(both.values()):
+        return None
+    files: dict[str, Path] = {}
+    labels: dict[str, Path] = {}
+    bad: dict[str, str] = {}
+    for prefix, pair in both.items():
+        if pair:
+            here, there, unusable = _pairs(*pair, prefix)
+            files, labels, bad = files | here, labels | there, bad | unusable
+    if not files and not bad:
+        return None
+    if not files:
+        texts = {path.suffix for pair in both.values() if pair for path in pair[1].rglob("*.*")} & {
+            ".txt",
+            ".json",
+            ".xml",
+        }
+        hint = (
+            f"; files {', '.join(sorted(texts))} (boxes or outlines) are not read: draw them as masks" if texts else ""
+        )
+        raise DataError(
+            f"no image in {folder} has a mask of the same name{hint}; expected {TREE.format(folder=folder)}"
+        )
+    in_parts = {
+        name: next((PARTS[step] for step in name.lower().split("/")[:-1] if step in PARTS), "") for name in files
+    }
+    names = folder / masks.NAMES
+    lines = tuple(line.strip() for line in names.read_text().splitlines() if line.strip()) if names.is_file() else ()
+    meaning = masks.meaning(list(labels.values()), settings.task, lines)
+    split = all(in_parts.values()) and "train" in in_parts.values()
+    return Layout(
+        "with masks" + (", already split" if split else ""),
+        folder,
+        meaning.task,
+        meaning.classes,
+        files,
+        labels,
+        in_parts if split else {},
+        {},
+        bad,
+        meaning=meaning,
+    )
+
+
+def _pairs(pictures: Path, maps: Path, prefix: str) -> tuple[dict[str, Path], dict[str, Path], dict[str, str]]:
+    """Images and masks by the name of the image, and what has no partner."""
+    here, bad = images_in(pictures, prefix)
+    there, bad_maps = images_in(maps, prefix)
+    by_key: dict[str, str] = {}
+    for name in there:
+        other = by_key.setdefault(masks.key_of(name), name)
+        if other != name:
+            raise DataError(f"{maps} has two masks for one image: {other} and {name}. Remove one")
+    bad |= {f"{maps.name}/{name}": fault for name, fault in bad_maps.items()}
+    found = {name: by_key.pop(name.rpartition(".")[0], None) for name in here}
+    bad |= {name: f"has no mask in {maps}" for name, other in found.items() if other is None}
+    bad |= {f"{maps.name}/{name}": f"has no image in {pictures}" for name in by_key.values()}
+    labels = {name: there[other] for name, other in found.items() if other is not None}
+    return {name: here[name] for name in labels}, labels, bad
+
+
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
@@ -295,7 +409,12 @@ def images_in(folder: Path, prefix: str = "") -> tuple[dict[str, Path], dict[str
     """The image files in a folder, at any depth, by name; and those that cannot be used, with the reason."""
     good: dict[str, Path] = {}
     bad: dict[str, str] = {}
+    seen = set()
     for here, inner, names in os.walk(folder, followlinks=True):
+        if os.path.realpath(here) in seen:  # a link to a folder above
+            inner.clear()
+            continue
+        seen.add(os.path.realpath(here))
         inner[:] = sorted(name for name in inner if not name.startswith((".", "__")))
         for name in sorted([*names, *inner]):
             path = Path(here, name)

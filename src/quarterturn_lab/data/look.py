@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from quarterturn_lab.data import images
-from quarterturn_lab.data.dataset import Settings
+from quarterturn_lab.data import images, numeric_files
+from quarterturn_lab.data.dataset import DENSE, Settings
 from quarterturn_lab.data.layouts import Layout, layout_of
-from quarterturn_lab.data.numeric_files import quiet
+from quarterturn_lab.data.numeric_files import Header, quiet
 from quarterturn_lab.data.own_images import split
 from quarterturn_lab.data.watch import watched
 from quarterturn_lab.errors import DataError
@@ -36,6 +36,8 @@ class Found:
     levels: str  # the values in the files, in words
     bad: dict[str, str]  # files that cannot be used, and why
     notes: tuple[str, ...]
+    detail: str = ""  # what the values of masks mean, in words
+    rule: str = ""  # how the images are split, in words
 
     def lines(self) -> list[str]:
         """The summary, a line each."""
@@ -46,7 +48,7 @@ class Found:
             f"{self.folder}: {self.images:,} images, {self.layout}",
             f"to learn: {self._target()}",
             f"images: {kind}, {self.levels}; longest side {size}",
-            "split: " + ", ".join(f"{count:,} {PART_NAMES[part]}" for part, count in self.parts.items()),
+            "split: " + ", ".join(f"{count:,} {PART_NAMES[part]}" for part, count in self.parts.items()) + self.rule,
         ]
         if self.bad:
             first = ", ".join(f"{name} ({fault})" for name, fault in list(self.bad.items())[:SHOWN])
@@ -60,6 +62,10 @@ class Found:
         if self.task in ("numbers", "answers"):
             what = "a number" if count == 1 else f"{count} numbers"
             return f"{what if self.task == 'numbers' else f'{count} shares'}: {some(self.classes)}"
+        if self.task == "regions":
+            return f"a class for each pixel, one of {count}: {some(self.classes)} ({self.detail})"
+        if self.task in DENSE:
+            return f"{'single objects' if self.task == 'instances' else 'object or background'} ({self.detail})"
         order = sorted(range(len(self.classes)), key=lambda i: -self.counts[i])
         largest = [f"{self.classes[i]} ({self.counts[i]:,})" for i in order[:SHOWN]]
         rest = f", ... down to {self.classes[order[-1]]} ({self.counts[order[-1]]:,})" if len(order) > SHOWN else ""
@@ -72,12 +78,32 @@ PART_NAMES = {"train": "to train", "valid": "to validate", "test": "to test"}
 
 def look(settings: Settings) -> Found:
     """What the folder of the settings holds. Files that cannot be used are listed; a layout that cannot be, raises."""
-    layout = layout_of(settings)
-    layout, sizes, modes = _headers(layout)
-    channels, floats, levels, notes = _values(layout, modes)
+    layout, headers = _with_headers(layout_of(settings), settings)
+    floats = settings.floats or any(found.bits > 8 or found.channels not in (1, 3) for found in headers.values())
+    channels = Counter(found.channels for found in headers.values()).most_common(1)[0][0]
+    notes: list[str] = []
+    if floats:
+        layout = layout.without(
+            {
+                name: f"has {found.channels} channels, and most have {channels}"
+                for name, found in headers.items()
+                if found.channels != channels
+            }
+        )
+        levels = _levels(layout, headers, settings.model_copy(update={"channels": channels, "floats": True}))
+        if len({headers[name].bits for name in layout.files}) > 1:
+            notes.append("some files have 8 bits and some have more: are their values on the same scale?")
+    else:
+        levels = "8 bits"
+        channels = max(found.channels for found in headers.values())
+        if channels == 3 and not _has_colour(layout):
+            channels = 1
+            notes.append(
+                f"the files have three equal channels ({len(sample(layout.files))} were looked at): read as grey"
+            )
     names = tuple(layout.files)
     parts = split(layout, names, settings)
-    longest = sorted(max(size) for size in sizes)
+    longest = sorted(max(headers[name].width, headers[name].height) for name in names)
     return Found(
         layout.root,
         layout.words,
@@ -91,8 +117,32 @@ def look(settings: Settings) -> Found:
         (longest[0], longest[len(longest) // 2], longest[-1]),
         levels,
         layout.bad,
-        (*layout.notes, *notes),
+        (*layout.notes, *notes, *_rare(layout)),
+        layout.meaning.words if layout.meaning else "",
+        _rule(layout),
     )
+
+
+def _rule(layout: Layout) -> str:
+    """How the images are split, in words."""
+    if {"valid", "test"} <= set(layout.part.values()):
+        return ", as they are split already"
+    some_given = f", with your own part to {'test' if 'test' in layout.part.values() else 'validate'}"
+    by = "specimen" if layout.group else "name"
+    return (
+        (some_given if layout.part else "")
+        + f", chosen by {by}"
+        + (" within each class" if layout.task == "classes" else "")
+    )
+
+
+def _rare(layout: Layout) -> list[str]:
+    """A note on classes that cannot be in every part."""
+    if layout.task != "classes":
+        return []
+    few = [name for name, count in zip(layout.classes, _counts(layout), strict=True) if count < 3]
+    which = "1 class has" if len(few) == 1 else f"{len(few)} classes have"
+    return [f"{which} fewer than 3 images, too few to be in every part: {some(tuple(few))}"] if few else []
 
 
 def _counts(layout: Layout) -> tuple[int, ...]:
@@ -103,45 +153,110 @@ def _counts(layout: Layout) -> tuple[int, ...]:
     return tuple(int(sum(column)) for column in zip(*labels, strict=True)) if layout.task == "tags" else ()
 
 
-def _headers(layout: Layout) -> tuple[Layout, list[tuple[int, int]], Counter[str]]:
-    """The layout without files that are no images, and the sizes and modes of the others."""
-    sizes, modes, bad = [], Counter[str](), {}
+def _with_headers(layout: Layout, settings: Settings) -> tuple[Layout, dict[str, Header]]:
+    """The layout without files that are no images, and what the headers of the others say."""
+    headers: dict[str, Header] = {}
+    bad: dict[str, str] = {}
     with quiet():
         for name, path in watched("looking", layout.files.items(), len(layout.files)):
             try:
-                with Image.open(path) as image:
-                    images.check_is_one_picture(path, image)
-                    sizes.append(image.size)
-                    modes[image.mode] += 1
+                headers[name] = header_of(path, settings)
+                if layout.meaning:
+                    _check_mask(path, headers[name], layout.labels[name])
             except DataError as error:
                 bad[name] = str(error).removeprefix(f"{path} ")
-            except (OSError, SyntaxError, ValueError) as error:
-                bad[name] = (
-                    "is empty" if not path.stat().st_size else f"is damaged or not an image ({type(error).__name__})"
-                )
-    if not sizes:
-        name, fault = next(iter(bad.items()))
-        raise DataError(f"none of the {len(bad)} images in {layout.root} can be used; the first: {name} {fault}")
-    return layout.without(bad), sizes, modes
+    if len(bad) == len(layout.files):
+        name, fault = next(iter({**bad, **layout.bad}.items()))
+        raise DataError(f"none of the images in {layout.root} can be used; the first: {name} {fault}")
+    return layout.without(bad), {name: found for name, found in headers.items() if name not in bad}
 
 
-def _values(layout: Layout, modes: Counter[str]) -> tuple[int, bool, str, list[str]]:
-    """Channels, whether to keep floats, levels in words, and notes."""
-    notes: list[str] = []
-    if set(modes) <= {"1", "L"}:
-        return 1, False, "8 bits", notes
-    settings = Settings(folder=None, side=64, channels=3, rules=2)
-    colours = [name for name, path in sample(layout.files) if not _is_grey(path, settings)]
-    if not colours:
-        notes.append("the colour files that were looked at hold grey values, so all are read as grey")
-    return (3 if colours else 1), False, "8 bits", notes
+def header_of(path: Path, settings: Settings) -> Header:
+    """What a file says about its image, or why it cannot be used."""
+    found = numeric_files.header(path) if path.suffix.lower() in numeric_files.FITS else _picture_header(path)
+    if found.pages > 1 and not settings.floats:
+        raise DataError(
+            f"{path} has {found.pages} pages: save the one to use as a file, or give --floats if they are channels"
+        )
+    if found.width * found.height > settings.max_pixels:
+        raise DataError(numeric_files.too_many_pixels(path, found.width, found.height, settings.max_pixels))
+    return found
 
 
-def _is_grey(path: Path, settings: Settings) -> bool:
+def _picture_header(path: Path) -> Header:
+    is_tiff = path.suffix.lower() in numeric_files.TIFF
     try:
-        return 1 in images.decoded(path, settings, scaled=True)[1]
+        with Image.open(path) as image:
+            bits, frames = numeric_files.bits_of(image), getattr(image, "n_frames", 1)
+            more = numeric_files.has_more_channels(image) or image.mode not in PLAIN
+            if not is_tiff or (frames == 1 and bits <= 8 and not more):
+                if not is_tiff and frames > 1:
+                    images.check_is_one_picture(path, image)
+                width, height = image.size
+                loads_all = image.format == "PNG" and "exif" not in image.info  # Pillow would look behind the pixels
+                if not loads_all and image.getexif().get(0x0112, 1) > 4:  # stored on its side
+                    width, height = height, width
+                return Header(1 if image.mode in GREY else 3, width, height, bits, image.mode == "F")
     except DataError:
-        return True
+        raise
+    except (OSError, SyntaxError, ValueError) as error:
+        if not is_tiff or not path.stat().st_size:
+            raise DataError(f"{path} {_no_image(path, error)}") from None
+    return numeric_files.header(path)
+
+
+GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N", "F")
+PLAIN = ("1", "L", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "LAB")  # of 8-bit TIFF files; others have more channels
+
+
+def _no_image(path: Path, error: Exception) -> str:
+    """Why Pillow cannot open a file."""
+    with path.open("rb") as file:
+        start = file.read(12)
+    if not start:
+        return "is empty"
+    if start[4:8] == b"ftyp":
+        return "is a HEIC file or a film by its contents: save it as JPEG or PNG"
+    return f"is damaged or not an image ({type(error).__name__})"
+
+
+def _check_mask(path: Path, image: Header, mask: Path) -> None:
+    try:
+        found = _picture_header(mask)
+    except DataError as error:
+        raise DataError(f"{path} has a mask that cannot be used: {error}") from None
+    if (found.width, found.height) != (image.width, image.height):
+        sizes = f"{image.width} x {image.height} and {found.width} x {found.height}"
+        raise DataError(f"{path} and its mask {mask.name} differ in size, {sizes}: they must be equal")
+
+
+def _has_colour(layout: Layout) -> bool:
+    """Whether any of some files has colours, not just three equal channels."""
+    settings = Settings(folder=None, side=64, channels=3, rules=2)
+    for _, path in sample(layout.files):
+        try:
+            if 1 not in images.decoded(path, settings, scaled=True)[1]:
+                return True
+        except DataError:
+            continue  # reported when all are decoded
+    return False
+
+
+def _levels(layout: Layout, headers: dict[str, Header], settings: Settings) -> str:
+    """The values that some files hold, in words."""
+    low, high = np.inf, -np.inf
+    for _, path in sample(layout.files):
+        try:
+            values = images.decoded(path, settings)[0]
+        except DataError:
+            continue
+        low, high = min(low, float(values.min())), max(high, float(values.max()))
+    bits = max(headers[name].bits for name in layout.files)
+    if any(headers[name].floats for name in layout.files):
+        return f"floats from {low:.4g} to {high:.4g}, kept as they are"
+    used = max(1, int(high).bit_length()) if np.isfinite(high) else bits
+    inside = f"{used} bits in {bits}" if used < bits else f"{bits} bits"
+    return f"{inside} (values from {low:,.0f} to {high:,.0f}), kept as they are"
 
 
 def sample(files: dict[str, Path]) -> list[tuple[str, Path]]:

@@ -6,12 +6,13 @@ Nothing here needs torch.
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 
 from quarterturn_lab.errors import DataError
 
@@ -19,30 +20,98 @@ FITS = frozenset({".fits", ".fit", ".fts"})
 TIFF = frozenset({".tif", ".tiff"})
 
 
-def read(path: Path, max_pixels: int) -> NDArray[np.float32]:
+def read(path: Path, max_pixels: int, rules: int = 1) -> NDArray[np.float32]:
     """The unscaled values of a file as `(channels, H, W)`. Values that are not finite raise."""
     kind = path.suffix.lower()
     try:
         with quiet():
-            array = _fits(path) if kind in FITS else _tiff(path) if kind in TIFF else _picture(path)
+            if kind in FITS:
+                array = _fits(path, max_pixels)
+            elif kind in TIFF:
+                array = _tiff(path, max_pixels, rules)
+            else:
+                array = _picture(path, max_pixels, rules)
     except Missing as error:
         raise DataError(f"{path} needs {error}") from None
     except FileNotFoundError:
         raise DataError(f"{path} no longer exists") from None
+    except DataError:
+        raise
     except Exception as error:  # each package has its own error classes
         raise DataError(f"{path} cannot be read ({error}): it is damaged, truncated or not an image") from None
-    if array.ndim == 2:
-        array = array[None]
-    if array.ndim != 3:
-        shape = " x ".join(map(str, array.shape))
-        raise DataError(f"{path} has an array of {shape}: an image has 2 axes, or 3 with channels")
-    if array.shape[1] * array.shape[2] > max_pixels:
-        raise DataError(too_many_pixels(path, array.shape[2], array.shape[1], max_pixels))
     values = array.astype(np.float32)
     if not np.isfinite(values).all():
         count = int((~np.isfinite(values)).sum())
         raise DataError(f"{path} has {count:,} values that are not finite: replace them first")
     return values
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file says about its image before it is decoded."""
+
+    channels: int
+    width: int
+    height: int
+    bits: int  # of a value
+    floats: bool = False
+    pages: int = 1  # which are channels, if the file does not say what they are
+
+
+def header(path: Path) -> Header:
+    """The header of a FITS or TIFF file."""
+    try:
+        with quiet():
+            shape, dtype, axes = _fits_header(path) if path.suffix.lower() in FITS else _tiff_header(path)
+    except Missing as error:
+        raise DataError(f"{path} needs {error}") from None
+    except DataError:
+        raise
+    except Exception as error:
+        raise DataError(f"{path} is damaged or not an image ({error})") from None
+    channels, height, width = _three_axes(path, shape)
+    return Header(
+        channels, width, height, 8 * dtype.itemsize, dtype.kind == "f", channels if set(axes) & set(PAGES) else 1
+    )
+
+
+def bits_of(image: Image.Image) -> int:
+    """Bits for each value of an open file, before Pillow cuts them to 8."""
+    if image.mode in ("I", "F"):
+        return 32
+    stored = getattr(image, "tag_v2", {}).get(258)  # BitsPerSample of a TIFF
+    if stored:
+        return int(max(stored if isinstance(stored, tuple) else (stored,)))
+    tile = getattr(image, "tile", ())
+    args = tile[0].args if tile else ""
+    raw = str(args[0] if isinstance(args, tuple) and args else args)
+    return 16 if raw.endswith((";16B", ";16L", ";16N")) or image.mode.startswith("I;16") else 8
+
+
+def samples_of(image: Image.Image) -> int:
+    """Values for each pixel of an open file."""
+    return int(getattr(image, "tag_v2", {}).get(277, len(image.getbands())))  # SamplesPerPixel of a TIFF
+
+
+def has_more_channels(image: Image.Image) -> bool:
+    """Whether Pillow would leave out channels of an open file."""
+    return samples_of(image) > len(image.getbands())
+
+
+def _three_axes(path: Path, shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Channels, height and width; axes of length one before them do not count."""
+    while len(shape) > 3 and shape[0] == 1:
+        shape = shape[1:]
+    if len(shape) not in (2, 3):
+        sizes = " x ".join(map(str, shape))
+        raise DataError(f"{path} has an array of {sizes}: an image has 2 axes, or 3 with channels")
+    channels, height, width = (1, *shape) if len(shape) == 2 else shape
+    return channels, height, width
+
+
+def _check_size(path: Path, width: int, height: int, limit: int) -> None:
+    if width * height > limit:
+        raise DataError(too_many_pixels(path, width, height, limit))
 
 
 @contextmanager
@@ -65,40 +134,120 @@ class Missing(Exception):
         super().__init__(f'{package}: pip install "quarterturn[{extra}]"')
 
 
-def _fits(path: Path) -> NDArray[Any]:
-    """The first image in the file; the axes of a cube are channels, rows, columns."""
+# --- FITS -------------------------------------------------------------------------------------------------------------
+
+
+def _fits_header(path: Path) -> tuple[tuple[int, ...], np.dtype[Any], str]:
+    """Shape, type and axes of the first image in the file; the axes of a cube are channels, rows, columns."""
+    with _opened_fits(path) as parts:
+        part = _first_image(parts)
+        values = part.header.get("BITPIX", 8)
+        scaled = part.header.get("BSCALE", 1) != 1
+        dtype = np.dtype(np.float32 if scaled or values < 0 else f"u{abs(values) // 8}")
+        return tuple(part.shape), dtype, ""
+
+
+def _fits(path: Path, limit: int) -> NDArray[Any]:
+    with _opened_fits(path) as parts:
+        part = _first_image(parts)
+        channels, height, width = _three_axes(path, tuple(part.shape))
+        _check_size(path, width, height, limit)
+        return np.asarray(part.data).reshape(channels, height, width)
+
+
+def _opened_fits(path: Path) -> Any:
     try:
         from astropy.io import fits  # type: ignore[import-untyped]
     except ImportError:
         raise Missing("astropy", "fits") from None
-    with fits.open(path, memmap=False) as parts:
-        for part in parts:
-            if part.is_image and part.data is not None:
-                return np.asarray(part.data)
+    return fits.open(path, memmap=False)
+
+
+def _first_image(parts: Any) -> Any:
+    for part in parts:
+        if part.is_image and part.shape:
+            return part
     raise ValueError("no image in the file")
 
 
-def _tiff(path: Path) -> NDArray[Any]:
-    """All samples of the first image; pages of the same size are channels."""
+# --- TIFF -------------------------------------------------------------------------------------------------------------
+
+PAGES = "QIRP"  # axes of pages that the file does not explain
+STACKS = {"Z": "slices", "T": "times"}
+
+
+def _tiff_header(path: Path) -> tuple[tuple[int, ...], np.dtype[Any], str]:
+    with _opened_tiff(path) as file:
+        shape, axes = _moved(file.series[0])
+        _check_stack(path, shape, axes)
+        return shape, file.series[0].dtype, axes
+
+
+def _tiff(path: Path, limit: int, rules: int) -> NDArray[Any]:
+    """All samples of the first image; pages of the same size are channels, but not slices or times by the new rules."""
+    try:
+        opened = _opened_tiff(path)
+    except Missing:
+        return _picture(path, limit, rules, "tifffile")
+    with opened as file:
+        series = file.series[0]
+        shape, axes = _moved(series)
+        if rules > 1:
+            _check_stack(path, shape, axes)
+        channels, height, width = _three_axes(path, shape)
+        _check_size(path, width, height, limit)
+        array = series.asarray()
+    places = (series.axes.index("Y"), series.axes.index("X"))
+    return np.moveaxis(array, places, (-2, -1)).reshape(channels, height, width)
+
+
+def _opened_tiff(path: Path) -> Any:
     try:
         import tifffile
     except ImportError:
-        return _picture(path, "tifffile")
-    with tifffile.TiffFile(path) as file:
-        series = file.series[0]
-        array, axes = series.asarray(), series.axes
-    return np.moveaxis(array, (axes.index("Y"), axes.index("X")), (-2, -1))
+        raise Missing("tifffile", "tiff") from None
+    return tifffile.TiffFile(path)
 
 
-def _picture(path: Path, helper: str = "") -> NDArray[Any]:
-    """The unscaled values of a file that Pillow can read."""
+def _moved(series: Any) -> tuple[tuple[int, ...], str]:
+    """Shape and axes of an image with rows and columns last."""
+    others = [i for i, axis in enumerate(series.axes) if axis not in "YX"]
+    order = [*others, series.axes.index("Y"), series.axes.index("X")]
+    return tuple(series.shape[i] for i in order), "".join(series.axes[i] for i in others)
+
+
+def _check_stack(path: Path, shape: tuple[int, ...], axes: str) -> None:
+    for axis, length in zip(axes, shape, strict=False):
+        if axis in STACKS and length > 1:
+            raise DataError(f"{path} has {length} {STACKS[axis]}: save the one to use, or a projection, as a file")
+
+
+# --- other files ------------------------------------------------------------------------------------------------------
+
+
+def _picture(path: Path, limit: int, rules: int, helper: str = "") -> NDArray[Any]:
+    """The unscaled values of a file that Pillow can read; it cuts colours of 16 bits to 8, so they go another way."""
     try:
         with Image.open(path) as image:
-            if getattr(image, "n_frames", 1) > 1 and helper:
+            _check_size(path, *image.size, limit)
+            if helper and (getattr(image, "n_frames", 1) > 1 or (bits_of(image) > 8 and len(image.getbands()) > 1)):
                 raise Missing(helper, "tiff")
-            array = np.asarray(image.convert("RGB") if image.mode == "P" else image)
+            if bits_of(image) > 8 and len(image.getbands()) > 1:
+                return _png(path)
+            upright = ImageOps.exif_transpose(image) if rules > 1 else image
+            array = np.asarray(upright.convert("RGB") if image.mode == "P" else upright)
     except OSError:
         if helper:
             raise Missing(helper, "tiff") from None
         raise
-    return array if array.ndim == 2 else array.transpose(2, 0, 1)
+    return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
+
+
+def _png(path: Path) -> NDArray[Any]:
+    """Colours of 16 bits, without transparency."""
+    try:
+        import imagecodecs
+    except ImportError:
+        raise Missing("imagecodecs", "tiff") from None
+    array = np.atleast_3d(imagecodecs.png_decode(path.read_bytes()))
+    return array[:, :, : 1 if array.shape[2] < 3 else 3].transpose(2, 0, 1)

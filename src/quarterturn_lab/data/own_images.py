@@ -3,21 +3,45 @@
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quarterturn_lab.data.dataset import Dataset, Indices, Settings, Units
+from quarterturn_lab.data import image_mask_pairs
+from quarterturn_lab.data.dataset import Data, Dataset, Indices, Scenes, Settings, Units
 from quarterturn_lab.data.layouts import Layout, layout_of
 from quarterturn_lab.data.read_all import refuse, squares
 from quarterturn_lab.data.splits import three_parts
 
 
-def load(settings: Settings) -> Dataset:
-    """The images as squares, decoded through the cache. Files that cannot be used raise, or are skipped."""
+def load(settings: Settings) -> Data:
+    """The images, as squares unless they have masks, decoded through the cache. Bad files raise, or are skipped."""
     layout = layout_of(settings)
     refuse(layout.bad, settings.skip_bad)
+    return _scenes(layout, settings) if layout.meaning else _squares(layout, settings)
+
+
+def _scenes(layout: Layout, settings: Settings) -> Scenes:
+    pairs = [(name, path, layout.labels[name]) for name, path in layout.files.items()]
+    scenes = image_mask_pairs.read("own images", pairs, settings, layout.task == "instances", meaning=layout.meaning)
+    parts = split(layout, scenes.names, settings)
+    assert layout.meaning is not None
+    return replace(
+        scenes,
+        values=layout.meaning.values if layout.task == "regions" else (),
+        task=layout.task,
+        classes=layout.classes,
+        train=parts["train"],
+        valid=parts["valid"],
+        test=parts["test"],
+        bad=(*layout.bad, *scenes.bad),
+        fingerprint=fingerprint_of(scenes.fingerprint, {part: found.tolist() for part, found in parts.items()}),
+    )
+
+
+def _squares(layout: Layout, settings: Settings) -> Dataset:
     read = squares("own images", list(layout.files.items()), settings)
     parts = split(layout, read.names, settings)
     values = [layout.labels[name] for name in read.names]

@@ -252,7 +252,7 @@ def _kind(cells: dict[str, list[str]], values: dict[str, list[float | None] | No
     if len(numbers) == 1:
         whole = all(value == int(value) for value in known)
         return "classes" if whole and len(set(known)) <= FEW else "numbers"
-    return "answers" if min(known) >= 0 and max(known) <= 1 and {min(known), max(known)} & {0.0, 1.0} else "numbers"
+    return "answers" if min(known) >= 0 and max(known) <= 1 else "numbers"
 
 
 def _zero_one(found: list[float | None] | None) -> bool:
@@ -336,14 +336,17 @@ def joined(target: Target, names: list[str | None], table: Table) -> dict[str, A
 
 
 def specimens(pattern: str, names: Iterable[str]) -> tuple[dict[str, str], int]:
-    """The specimen of each name: the match of a regular expression, or its first group; and how many do not match."""
+    """The specimen of each name: the match of a regular expression, or its first group; and how many do not match.
+
+    It is looked for in the name of the file, then in the whole path.
+    """
     try:
         expression = re.compile(pattern)
     except re.error as error:
         raise ConfigError(f"--groups-by {pattern!r} is neither a column nor a regular expression ({error})") from None
     found, without = {}, 0
     for name in names:
-        match = expression.search(name)
+        match = expression.search(name.rpartition("/")[2]) or expression.search(name)
         if match:
             found[name] = match.group(1) or "" if expression.groups else match.group(0)
         else:

@@ -1,5 +1,6 @@
 """Progress of long readings: whoever starts one may watch it. Nothing here prints."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -8,19 +9,19 @@ from typing import TypeVar
 Watcher = Callable[[str, int, int], None]  # what is being done, how many files are done, of how many
 Item = TypeVar("Item")
 
-_watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
+_watcher: ContextVar[tuple[Watcher, float] | None] = ContextVar("watcher", default=None)
 
 
 @contextmanager
-def watching(watcher: Watcher) -> Iterator[None]:
-    """Call `watcher` from time to time while files are listed, hashed or decoded inside this block.
+def watching(watcher: Watcher, after: float = 1.0) -> Iterator[None]:
+    """Call `watcher` while files are listed, hashed or decoded inside this block, if it takes longer than `after` s.
 
-    >>> with watching(lambda what, done, total: print(what, done, total)):
+    >>> with watching(lambda what, done, total: print(what, done, total), after=0):
     ...     files = list(watched("decoding", ["a.png", "b.png"], 2))
     decoding 1 2
     decoding 2 2
     """
-    token = _watcher.set(watcher)
+    token = _watcher.set((watcher, after))
     try:
         yield
     finally:
@@ -29,8 +30,9 @@ def watching(watcher: Watcher) -> Iterator[None]:
 
 def watched(what: str, items: Iterable[Item], total: int) -> Iterator[Item]:
     """The items, each reported after it has been used."""
-    tell = _watcher.get()
+    tell, after = _watcher.get() or (None, 0.0)
+    start = time.monotonic()
     for number, item in enumerate(items, start=1):
         yield item
-        if tell:
+        if tell and time.monotonic() - start >= after:
             tell(what, number, total)

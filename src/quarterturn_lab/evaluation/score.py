@@ -24,13 +24,20 @@ UNTURNED: Degrees = (0.0,)
 
 
 def predict(
-    config: Config, net: nn.Module, data: Data, indices: Indices, device: torch.device, degrees: Degrees = UNTURNED
+    config: Config,
+    net: nn.Module,
+    data: Data,
+    indices: Indices,
+    device: torch.device,
+    degrees: Degrees = UNTURNED,
+    scaling: Scaling | None = None,
 ) -> Any:
     """Predicted probabilities or numbers, averaged over rotations of the images by these angles.
 
     `(len(indices), classes or answers)`; for scenes a list of maps, without the network's margin.
+    `scaling` is that of the data, if no other is given.
     """
-    scaling = scaling_of(data)
+    scaling = scaling or scaling_of(data)
     if isinstance(data, Dataset):
         return _of_images(config, net, data, scaling, indices, device, degrees)
     run = runner(for_whole_images(config, net), device)
@@ -53,7 +60,8 @@ def _of_images(
         images = prepared(fetch(data, indices[start : start + 256], device), scaling)
         found = []
         for angle in degrees:
-            seen = centre_crop(turned(images, angle), config.net.side).contiguous()
+            rotated = turned(images, angle, config.augment.border, config.augment.interpolation)
+            seen = centre_crop(rotated, config.net.side).contiguous()
             found.append(answers(data.task, net(seen).float().cpu().numpy(), data.units))
         parts.append(np.mean(found, axis=0))
     return np.concatenate(parts)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from quarterturn_lab.data import images
 from quarterturn_lab.errors import ConfigError, DataError
-from quarterturn_lab.inference.predict import Files, Progress, vectors, write_table
+from quarterturn_lab.inference.tables import Files, Progress, vectors, write_cells
 from quarterturn_lab.inference.whole_images import Run
 from quarterturn_lab.runs.model_card import ModelCard
 
@@ -21,7 +21,8 @@ def submit(run: Run, card: ModelCard, sample: Path, folder: Path, out: Path, bat
     order = columns(header, card.classes, sample)
     files = find(names, folder, sample)
     answers = vectors(run, card, files, batch, False, progress)
-    write_table(out, header, names, answers[:, order])
+    lines = ([name, *(f"{value:.8g}" for value in row)] for name, row in zip(names, answers[:, order], strict=True))
+    write_cells(out, header, lines)
 
 
 def read_sample(path: Path) -> tuple[tuple[str, ...], list[str]]:

@@ -3,27 +3,27 @@
 Outputs are written to a temporary place and renamed when complete.
 """
 
-import csv
 import glob
 import io
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from quarterturn_lab.data import images
+from quarterturn_lab.data.dataset import COLOUR
+from quarterturn_lab.data.layouts import OTHERS
 from quarterturn_lab.errors import ConfigError, DataError, RunError
 from quarterturn_lab.files import no_space, write_atomically
+from quarterturn_lab.inference.tables import Files, Options, Progress, Row, decoded, rows, write_rows
 from quarterturn_lab.inference.whole_images import Run, object_map, with_margin
 from quarterturn_lab.runs.model_card import KEY, ModelCard, read
 
-Files = list[tuple[str, Path]]  # names and paths
-Progress = Callable[[int, int], None]  # images done, number of images
 PICTURES = (".png", ".tif", ".tiff")
 
 
@@ -60,7 +60,7 @@ def find(given: tuple[str, ...]) -> Files:
     for text in given:
         here = list(_of(text))
         if not here:
-            raise DataError(f"{text} {'contains no images' if Path(text).exists() else 'does not exist'}")
+            raise DataError(_nothing_in(text))
         for name, path in here:
             if name in found and found[name].resolve() != path.resolve():
                 raise DataError(f"{found[name]} and {path} have the same name: predict them in separate commands")
@@ -69,122 +69,128 @@ def find(given: tuple[str, ...]) -> Files:
 
 
 def _of(text: str) -> Iterator[tuple[str, Path]]:
+    """What the text stands for, with links that lead nowhere and folders named as images: reading names them."""
     path = Path(text)
-    if path.is_file():
+    if path.is_file() or (path.is_symlink() and not path.exists()):
         yield path.name, path
     elif path.is_dir():
         for inner in sorted(path.rglob("*")):
-            if inner.suffix.lower() in images.SUFFIXES and inner.is_file() and not inner.name.startswith("."):
+            if _looks_like_an_image(inner):
                 yield inner.relative_to(path).as_posix(), inner
     else:
-        for match in sorted(glob.glob(text, recursive=True)):
-            if Path(match).is_file():
-                yield Path(match).name, Path(match)
+        for match in map(Path, sorted(glob.glob(text, recursive=True))):
+            if match.is_file() or _looks_like_an_image(match):
+                yield match.name, match
+
+
+def _looks_like_an_image(path: Path) -> bool:
+    return path.suffix.lower() in images.SUFFIXES and not path.name.startswith(".")
+
+
+def _nothing_in(text: str) -> str:
+    if not Path(text).is_dir():
+        return f"{text} does not exist"
+    kinds = sorted({path.suffix.lower() or path.name for path in Path(text).rglob("*") if path.is_file()})
+    found = ", ".join(f"{kind} ({OTHERS[kind]})" if kind in OTHERS else kind for kind in kinds[:5]) or "nothing"
+    return f"{text} contains no images: found {found}; JPEG, PNG, TIFF, BMP, GIF, WebP, PGM and FITS can be read"
 
 
 # --- predictions ------------------------------------------------------------------------------------------------------
 
 
-def prepared(path: Path, card: ModelCard, convert: bool) -> NDArray[np.float32]:
-    """An image as input for the network. Grey and colour must match the training images, unless `convert`."""
-    array, bands = images.decoded(path, card.settings, scaled=not card.is_dense)
-    if card.bands and not convert and not set(bands) & set(card.bands):
-        trained = " or ".join(map(str, card.bands))
-        raise DataError(
-            f"{images.has_channels(path, bands[0])}, but the network was trained on images with {trained}: use "
-            "--convert to convert between grey and colour"
-        )
+def predict(run: Run, card: ModelCard, files: Files, out: Path, options: Options, progress: Progress) -> list[Row]:
+    """Write a table of probabilities, or a mask for each image; returns the images that were skipped."""
     if not card.is_dense:
-        array = images.fitted(array, card.settings)
-    elif card.settings.invert:
-        array = 255 - array
-    return card.scaling(array)
+        if options.grey:
+            raise ConfigError("--grey is for masks, and this network labels whole images: leave it out")
+        if out.is_dir():
+            raise ConfigError(f"--out {out} is a folder: give the name of a file, such as {out / 'predictions.csv'}")
+        found = list(rows(run, card, files, options, progress))
+        skipped = _some_left([row for row in found if row.skipped], files)
+        write_rows(out, card, found, options)
+        return skipped
+    if options.window:
+        raise ConfigError("--window is for networks that label whole images; this one labels each pixel of any image")
+    if options.grey and card.task == "regions":
+        raise ConfigError("--grey is for masks of two classes, and these have more: leave it out")
+    if out.suffix.lower() not in PICTURES:
+        return _write_masks(run, card, _named(files, out), out, options, progress)
+    if len(files) > 1:
+        raise ConfigError(f"--out {out} is one file, but there are {len(files)} images: give a folder")
+    buffer = io.BytesIO()
+    made = picture(mask(run, card, files[0][1], options.convert), options.grey, card.values)
+    made.save(buffer, "PNG" if out.suffix.lower() == ".png" else "TIFF")
+    progress(1, 1)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(out, buffer.getvalue())
+    return []
 
 
-def vectors(
-    run: Run, card: ModelCard, files: Files, batch: int, convert: bool, progress: Progress
-) -> NDArray[np.float64]:
-    """Predictions `(images, classes or answers)`, computed in batches."""
-    parts = []
-    for start in range(0, len(files), batch):
-        inputs = np.stack([prepared(path, card, convert) for _, path in files[start : start + batch]])
-        parts.append(card.answers(run(inputs)))
-        progress(min(start + batch, len(files)), len(files))
-    return np.concatenate(parts)
+def _some_left(skipped: list[Row], files: Files) -> list[Row]:
+    if len(skipped) == len(files):
+        raise DataError(f"none of the {len(files)} images can be used; the first: {skipped[0].skipped}")
+    return skipped
+
+
+# --- masks ------------------------------------------------------------------------------------------------------------
 
 
 def mask(run: Run, card: ModelCard, path: Path, convert: bool) -> NDArray[np.float64]:
     """The probability of each pixel (and class), for an image of any size; the image is extended by reflection."""
-    image = prepared(path, card, convert)
+    image = card.scaled(decoded(path, card, convert, scaled=False))
     return object_map(run, with_margin(image, card.margin), card.margin, card.shrinks, card.task)
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
+def picture(probabilities: NDArray[np.float64], grey: bool, values: tuple[int, ...] = ()) -> Image.Image:
+    """A mask as an image with values 0 and 255, or with probabilities as grey levels.
 
-
-def predict(
-    run: Run, card: ModelCard, files: Files, out: Path, batch: int, convert: bool, grey: bool, progress: Progress
-) -> None:
-    """Write a table of probabilities, or a mask for each image."""
-    if batch < 1:
-        raise ConfigError(f"--batch {batch}: give 1 or more")
-    if not card.is_dense:
-        if out.is_dir():
-            raise ConfigError(f"--out {out} is a folder: give the name of a file, such as {out / 'predictions.csv'}")
-        found = vectors(run, card, files, batch, convert, progress)
-        write_table(out, ("image", *card.classes), [name for name, _ in files], found)
-    elif out.suffix.lower() in PICTURES:
-        if len(files) > 1:
-            raise ConfigError(f"--out {out} is one file, but there are {len(files)} images: give a folder")
-        buffer = io.BytesIO()
-        picture(mask(run, card, files[0][1], convert), grey).save(
-            buffer, "PNG" if out.suffix.lower() == ".png" else "TIFF"
-        )
-        progress(1, 1)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(out, buffer.getvalue())
-    else:
-        names = [(f"{name.rpartition('.')[0] or name}.png", path) for name, path in files]
-        twice = next((name for name in dict(names) if sum(name == other for other, _ in names) > 1), None)
-        if twice:
-            raise ConfigError(f"two images would be written to {out / twice}: predict them in separate commands")
-        _write_masks(names, out, lambda path: mask(run, card, path, convert), grey, progress)
-
-
-def write_table(out: Path, header: tuple[str, ...], names: list[str], values: NDArray[np.float64]) -> None:
-    """Write a CSV file with a row for each name."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(header)
-    for name, row in zip(names, values, strict=True):
-        writer.writerow([name, *(f"{value:.8g}" for value in row)])
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(out, buffer.getvalue())
-
-
-def picture(probabilities: NDArray[np.float64], grey: bool) -> Image.Image:
-    """A mask as an image with values 0 and 255, or with probabilities as grey levels; regions by their numbers."""
+    Regions have the values or colours of the masks that the network has learned from, or the numbers of the classes.
+    """
     if probabilities.ndim == 3:
-        return Image.fromarray(probabilities.argmax(axis=0).astype(np.uint8))
+        found = np.array(values or range(len(probabilities)))[probabilities.argmax(axis=0)]
+        if max(values, default=0) < COLOUR:
+            return Image.fromarray(found.astype(np.uint8 if found.max() < 256 else np.uint16))
+        grey_ones = np.stack([found] * 3, axis=-1)
+        colours = np.stack([found >> shift & 255 for shift in (16, 8, 0)], axis=-1)
+        return Image.fromarray(np.where(found[..., None] < COLOUR, grey_ones, colours).astype(np.uint8))
     levels = (255 * probabilities).round() if grey else np.where(probabilities >= 0.5, 255, 0)
     return Image.fromarray(levels.astype(np.uint8))
 
 
+def _named(files: Files, folder: Path) -> Files:
+    """The files under the names of their masks, which must differ."""
+    names = [(f"{name.rpartition('.')[0] or name}.png", path) for name, path in files]
+    twice = next((name for name, times in Counter(name for name, _ in names).items() if times > 1), None)
+    if twice:
+        raise ConfigError(f"two images would be written to {folder / twice}: predict them in separate commands")
+    return names
+
+
 def _write_masks(
-    names: Files, folder: Path, mask_of: Callable[[Path], NDArray[Any]], grey: bool, progress: Progress
-) -> None:
+    run: Run, card: ModelCard, names: Files, folder: Path, options: Options, progress: Progress
+) -> list[Row]:
     """Write all masks to a temporary folder, then move them into place."""
     folder = folder.absolute()
     scratch = (folder if folder.is_dir() else folder.parent) / f".{folder.name}.{os.getpid()}"
+    skipped: dict[Path, str] = {}
     try:
         with no_space(str(folder)):
             for number, (name, path) in enumerate(names, start=1):
-                made = picture(mask_of(path), grey)
-                (scratch / name).parent.mkdir(parents=True, exist_ok=True)
-                made.save(scratch / name)
+                try:
+                    made = picture(mask(run, card, path, options.convert), options.grey, card.values)
+                except DataError as error:
+                    if not options.skip_bad:
+                        raise
+                    skipped[path] = str(error)
+                else:
+                    (scratch / name).parent.mkdir(parents=True, exist_ok=True)
+                    made.save(scratch / name)
                 progress(number, len(names))
-            for name, _ in names:
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                (scratch / name).replace(folder / name)
+            left = _some_left([Row(path.name, skipped=why) for path, why in skipped.items()], names)
+            for name, path in names:
+                if path not in skipped:
+                    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                    (scratch / name).replace(folder / name)
+            return left
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -6,7 +6,8 @@
 on all orientations and averages, "plain" leaves it as it is.
 """
 
-import inspect
+from collections import OrderedDict
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,15 @@ from torch import nn
 import quarterturn as qt
 from quarterturn.filters import Rotate
 from quarterturn_lab.errors import ConfigError, unknown
+from quarterturn_lab.models.layers import output_nonlinearity
 from quarterturn_lab.models.libraries import from_factory, library
 from quarterturn_lab.models.pretrained import load_weights
 from quarterturn_lab.settings.networks import Net
 
 ENCODER = "resnet18"  # of a network of smp whose name has none
 COLOURS = 3  # channels of the images that libraries have in mind
+SMALLEST, STEP = 16, 32  # sides of inputs: at least, and in multiples of, for networks of smp
+FEW = 2  # maps of this side are worth a sentence
 
 
 def backbone_network(
@@ -29,16 +33,16 @@ def backbone_network(
 ) -> tuple[nn.Module, list[str]]:
     """The network for these channels, side, outputs and group, and what there is to say about its weights.
 
-    It has no nonlinearity behind its outputs. Random numbers are those of torch's global generator.
+    Random numbers are those of torch's global generator.
     """
     model, notes = _made(spec, net), []
     if weights is not None:
         notes += load_weights(model, weights, spec)
     if net.group is None:
-        return model, notes
+        return _with_output(model, net), notes
     group = qt.named(net.group)
     if how == "wrap":
-        return qt.wrap(model, group), notes
+        return qt.wrap(_with_output(model, net), group), notes
     if weights is not None:
         notes.append(
             "convert averages pretrained filters over orientations, which loses most of what they had learnt: a "
@@ -46,7 +50,13 @@ def backbone_network(
         )
     example = torch.zeros(2, net.channels, net.side, net.side)
     init: Any = "scratch" if weights is None else "pretrained"
-    return qt.convert(model, group, rotate=rotate, init=init, example=example), notes
+    return _with_output(qt.convert(model, group, rotate=rotate, init=init, example=example), net), notes
+
+
+def _with_output(model: nn.Module, net: Net) -> nn.Module:
+    """The network with the nonlinearity behind its outputs, if there is one."""
+    behind = output_nonlinearity(net)
+    return nn.Sequential(OrderedDict(backbone=model, **behind)) if behind else model
 
 
 def _made(spec: str, net: Net) -> nn.Module:
@@ -89,12 +99,10 @@ def _of_torchvision(name: str, net: Net) -> nn.Module:
     models = library("torchvision").models
     if name not in models.list_models(module=models):
         raise unknown("network of torchvision for whole images", name, models.list_models(module=models))
-    known = inspect.signature(models.get_model_builder(name)).parameters
-    plain = {"aux_logits": False, "init_weights": True} if "googlenet" in name or "inception" in name else {}
+    one_answer = {"aux_logits": False, "init_weights": True} if name in ("googlenet", "inception_v3") else {}
     size = {"image_size": net.side} if name.startswith("vit_") else {}
-    assert "weights" in known
     try:
-        model = models.get_model(name, weights=None, num_classes=net.outputs, **plain, **size)
+        model = models.get_model(name, weights=None, num_classes=net.outputs, **one_answer, **size)
     except (ValueError, AssertionError, RuntimeError, TypeError) as error:
         raise _unfit(f"torchvision:{name}", net, error) from None
     return _with_channels(model, net.channels)
@@ -145,3 +153,62 @@ def _unfit(spec: str, net: Net, error: Exception) -> ConfigError:
         f"--backbone {spec} does not take {net.channels} x {net.side} x {net.side} images ({why}): try another --side, "
         "such as 64, 128 or 224"
     )
+
+
+# --- a side for its input ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A side for the input of a backbone, in pixels, and sentences about it."""
+
+    side: int
+    notes: tuple[str, ...]
+
+
+def advice(spec: str, net: Net, longest: int) -> Advice:
+    """What side to give a backbone for images whose longest side is about `longest`; that of `net` does not matter.
+
+    It is that of the images, but no more than the network was made for. A network of fixed size has its own.
+    """
+    made_for, fixed = _made_for(spec)
+    side = made_for if fixed else min(longest, made_for or longest)
+    side = max(STEP, side // STEP * STEP) if spec.startswith("smp:") else max(side, SMALLEST)
+    last = _smallest_maps(_made(spec, replace(net, side=side)), net.channels, side)
+    notes = []
+    if made_for and side < made_for:
+        notes.append(f"{spec} was made for {made_for} x {made_for} pixels and gets {side} x {side}")
+    if last and last <= FEW:
+        notes.append(
+            f"its last convolutions see maps of {last} x {last}: give a larger --side, or a network with fewer strides"
+        )
+    return Advice(side, tuple(notes))
+
+
+def _made_for(spec: str) -> tuple[int, bool]:
+    """The side of the images that a network was made for, 0 if that is not known; and whether it takes no other."""
+    source, _, name = spec.partition(":")
+    if source == "timm":
+        known = library("timm").get_pretrained_cfg(name)
+        return (int(known.input_size[-1]), bool(known.fixed_input_size)) if known else (0, False)
+    if source == "torchvision":
+        models = library("torchvision").models
+        if name in models.list_models(module=models):
+            return int(models.get_model_weights(name).DEFAULT.transforms().crop_size[0]), name.startswith("vit_")
+    return 0, False
+
+
+def _smallest_maps(model: nn.Module, channels: int, side: int) -> int:
+    """The side of the smallest maps that a convolution of more than one pixel sees; 0 if there is none."""
+    seen: list[int] = []
+
+    def look(layer: Any, inputs: tuple[torch.Tensor, ...]) -> None:
+        if max(layer.kernel_size) > 1:
+            seen.append(min(inputs[0].shape[2:]))
+
+    hooks = [layer.register_forward_pre_hook(look) for layer in model.modules() if isinstance(layer, nn.Conv2d)]
+    with torch.no_grad():
+        model.eval()(torch.zeros(1, channels, side, side))
+    for hook in hooks:
+        hook.remove()
+    return min(seen, default=0)

@@ -1,5 +1,7 @@
 """Builds an `nn.Sequential` from a `Net`, with the same parameter names whether it rotates maps or filters."""
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
@@ -36,7 +38,8 @@ def build(net: Net, rotate: Rotate = "maps") -> nn.Sequential:
 
 def filters_twin(net: Net, module: nn.Module) -> nn.Module:
     """The same network with the same weights, rotating its filters: it takes images of any shape."""
-    twin = build(net, "filters")
+    outputs = len(module.get_parameter("output.bias"))  # as many as the data have classes
+    twin = build(replace(net, outputs=outputs), "filters")
     twin.load_state_dict(module.state_dict())
     return twin.to(next(module.parameters()).device).train(module.training)
 

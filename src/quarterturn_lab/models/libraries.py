@@ -8,7 +8,6 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import nn
 
 from quarterturn_lab.errors import ConfigError, unknown
 
@@ -42,20 +41,20 @@ def library(name: str) -> ModuleType:
         raise ConfigError(f"{name} cannot be imported ({why}): pip install {INSTALLS[name]}") from None
 
 
-def from_factory(name: str) -> Callable[..., nn.Module]:
-    """The function `package.module:function`, which takes channels, side and outputs and returns a module.
+def from_factory(name: str, option: str = "--net", takes: str = "channels, side and outputs") -> Callable[..., Any]:
+    """The user's own `package.module:function`, which an option names.
 
     The current folder stays on Python's path: the function may import its neighbours when it is called.
     """
     module_name, colon, function = name.partition(":")
     if not colon:
-        raise ConfigError(f"--net {name!r}: write package.module:function, a function of channels, side and outputs")
+        raise ConfigError(f"{option} {name!r}: write package.module:function, a function of {takes}")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         module = import_module(module_name)
     except ImportError as error:
-        raise ConfigError(f"--net {name!r}: cannot import {module_name} ({error})") from None
+        raise ConfigError(f"{option} {name!r}: cannot import {module_name} ({error})") from None
     if not hasattr(module, function):
         names = [entry for entry, value in vars(module).items() if callable(value) and not entry.startswith("_")]
         raise unknown(f"function of {module_name}", function, names)

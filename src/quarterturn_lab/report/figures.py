@@ -17,6 +17,7 @@ from quarterturn_lab.evaluation.score import inside, predict
 from quarterturn_lab.inference.network import for_whole_images, runner
 from quarterturn_lab.inference.whole_images import object_map
 from quarterturn_lab.report import svg
+from quarterturn_lab.report.pictures import light
 from quarterturn_lab.settings.config import Config
 
 ANGLES = tuple(range(0, 361, 15))
@@ -34,7 +35,7 @@ def figures_of(loaded: Loaded) -> list[Shown]:
     return [figure(loaded) for figure in FIGURES[data.task]] + _filters(loaded)
 
 
-def _some_test_images(data: Data, count: int) -> Indices:
+def some_test_images(data: Data, count: int) -> Indices:
     """Test images spread evenly over the classes."""
     order = data.test
     if isinstance(data, Dataset) and data.task == "classes":
@@ -61,7 +62,7 @@ def _sensitivity(loaded: Loaded) -> Shown:
     _, first, _ = next(iter(loaded.values()))
     size, words = CHANGES[first.task]
     for label, (config, data, net) in loaded.items():
-        indices = _some_test_images(data, 100)
+        indices = some_test_images(data, 100)
         answers = [predict(config, net, data, indices, CPU, (float(angle),)) for angle in ANGLES]
         change = np.stack([size(np.abs(answer - answers[0])) for answer in answers])
         series[label] = (change.mean(1), *np.quantile(change, (0.25, 0.75), axis=1))
@@ -75,8 +76,8 @@ def _sensitivity(loaded: Loaded) -> Shown:
 def _examples(loaded: Loaded) -> Shown:
     _, data, _ = next(iter(loaded.values()))
     assert isinstance(data, Dataset)
-    indices = _some_test_images(data, 5)[:4] if len(data.classes) < 4 else _some_test_images(data, 9)[1::2]
-    raw = torch.from_numpy(_light(data.images[indices]))
+    indices = some_test_images(data, 5)[:4] if len(data.classes) < 4 else some_test_images(data, 9)[1::2]
+    raw = torch.from_numpy(light(data.images[indices]))
     pictures = torch.stack([turned(raw, float(angle)) for angle in EXAMPLE_ANGLES], dim=1).mean(2).double().numpy()
     answers: dict[str, Any] = {}
     for label, (config, own, net) in loaded.items():
@@ -97,7 +98,7 @@ def _examples(loaded: Loaded) -> Shown:
 def _answers(loaded: Loaded) -> Shown:
     _, data, _ = next(iter(loaded.values()))
     assert isinstance(data, Dataset)
-    indices = _some_test_images(data, 6)[1:5]
+    indices = some_test_images(data, 6)[1:5]
     bars = {"votes": data.labels[indices].astype(np.float64)}
     moved = {}
     for label, (config, own, net) in loaded.items():
@@ -112,16 +113,8 @@ def _answers(loaded: Loaded) -> Shown:
         "varies, at most, when the image is rotated by quarter turns."
     )
     names = [data.names[i] for i in indices]
-    pictures = _light(data.images[indices]).transpose(0, 2, 3, 1)
+    pictures = light(data.images[indices]).transpose(0, 2, 3, 1)
     return "Predictions for test images", text, svg.answer_bars(pictures, names, notes, data.classes, bars)
-
-
-def _light(images: NDArray[Any]) -> NDArray[np.float32]:
-    """Values scaled to [0, 1] for display."""
-    if images.dtype == np.uint8:
-        return np.asarray(images / 255, dtype=np.float32)
-    low, high = np.quantile(images, (0.01, 0.99))
-    return np.asarray(((images - low) / max(high - low, 1e-9)).clip(0, 1), dtype=np.float32)
 
 
 # --- masks ------------------------------------------------------------------------------------------------------------
@@ -130,7 +123,7 @@ def _light(images: NDArray[Any]) -> NDArray[np.float32]:
 def _masks(loaded: Loaded) -> Shown:
     _, data, _ = next(iter(loaded.values()))
     assert isinstance(data, Scenes)
-    indices = _some_test_images(data, 3)
+    indices = some_test_images(data, 3)
     lines, names = [], []
     found: dict[str, list[tuple[NDArray[np.bool_], str]]] = {label: [] for label in loaded}
     for i in indices:

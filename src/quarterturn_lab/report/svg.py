@@ -11,6 +11,7 @@ matplotlib.use("svg")
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
@@ -190,3 +191,81 @@ def filters(weights: Array, title: str) -> str:
 
 def _colours(count: int) -> list[str]:
     return [COLOURS[i % len(COLOURS)] for i in range(count)]
+
+
+# --- figures of a fit, in the colours of the page, light or dark ------------------------------------------------------
+
+INK, LINE = "#010203", "#040506"  # stand for the page's colours of text and lines until the figure is text
+MAIN, OTHER = "#070809", "#0a0b0c"  # ... and of the network and the one beside it
+PAGE = {INK: "currentColor", LINE: "var(--line)", MAIN: "var(--main)", OTHER: "var(--other)"}
+THEMED: Any = {
+    **STYLE,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
+    "grid.color": LINE,
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+    "savefig.facecolor": "none",
+}
+SIZE = (5.0, 3.0)  # inches: text stays readable on a phone
+
+
+def themed(figure: Figure) -> str:
+    """The figure as an `<svg>` element in the colours of the page."""
+    text = svg(figure)
+    for stand_in, colour in PAGE.items():
+        text = text.replace(stand_in, colour)
+    return text
+
+
+def lines(series: dict[str, tuple[Any, Any]], across: str, up: str, degrees: bool = False) -> str:
+    """Lines `name -> (x, y)`, the first in the main colour; against degrees, or anything else."""
+    with plt.rc_context(THEMED):
+        figure, axes = plt.subplots(figsize=SIZE)
+        for colour, (name, (x, y)) in zip((MAIN, OTHER), series.items(), strict=False):
+            axes.plot(x, y, color=colour, label=name, linewidth=1.8, marker="o" if len(x) == 1 else None)
+        axes.set(xlabel=across, ylabel=up)
+        if degrees:
+            axes.set(ylim=(0, None), xticks=range(0, 361, 90))
+        if len(series) > 1:
+            axes.legend(frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+        return themed(figure)
+
+
+def reliability(series: dict[str, tuple[Array, Array, NDArray[np.int64]]]) -> str:
+    """The share of right answers against the claimed probability, and below it how many images claimed it."""
+    with plt.rc_context(THEMED):
+        figure, (axes, below) = plt.subplots(2, 1, figsize=SIZE, sharex=True, height_ratios=(3, 1))
+        axes.plot((0, 1), (0, 1), color=LINE, linewidth=1.2)
+        for number, (name, (claimed, right, counts)) in enumerate(series.items()):
+            colour = (MAIN, OTHER)[number]
+            axes.plot(claimed, right, "o-", color=colour, label=name, linewidth=1.6, markersize=4)
+            below.bar(claimed + 0.016 * number, counts / counts.sum(), 0.015, color=colour)
+        axes.set(ylabel="right answers", ylim=(0, 1.02))
+        below.set(xlabel="probability of the answer", ylabel="images", xlim=(0, 1.02))
+        if len(series) > 1:
+            axes.legend(frameon=False, loc="upper left")
+        return themed(figure)
+
+
+def scatter(truth: Array, predicted: Array, unit: str) -> str:
+    """Predictions against truth, with the diagonal."""
+    with plt.rc_context(THEMED):
+        figure, axes = plt.subplots(figsize=(3.4, 3.4))
+        ends = (min(truth.min(), predicted.min()), max(truth.max(), predicted.max()))
+        axes.plot(ends, ends, color=LINE, linewidth=1.2)
+        axes.scatter(truth, predicted, s=9, color=MAIN, alpha=0.5, linewidths=0)
+        axes.set(xlabel=f"true {unit}", ylabel="predicted")
+        axes.set_aspect("equal", "box")
+        return themed(figure)
+
+
+def histogram(series: dict[str, Array], across: str, ends: tuple[float, float] | None = None) -> str:
+    """Histograms with shared bins, one beside the other."""
+    with plt.rc_context(THEMED):
+        figure, axes = plt.subplots(figsize=SIZE)
+        axes.hist(list(series.values()), bins=20, range=ends, label=list(series), color=[MAIN, OTHER][: len(series)])
+        axes.set(xlabel=across, ylabel="images")
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        if len(series) > 1:
+            axes.legend(frameon=False)
+        return themed(figure)

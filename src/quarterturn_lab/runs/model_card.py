@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quarterturn_lab.data.dataset import Settings, Units
+from quarterturn_lab.data.dataset import DENSE, Settings, Units
 from quarterturn_lab.data.scaling import Scaling
 from quarterturn_lab.errors import RunError
 
 VERSION = 1  # of this format
 KEY = "quarterturn"  # in the metadata of an ONNX file
-DENSE = ("pixels", "instances", "regions")  # tasks with a label for each pixel
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,7 @@ class ModelCard:
     margin: int = 0  # pixels at each edge of an image without an output
     shrinks: bool = False  # it has strides, so that images cannot be processed in blocks
     units: Units | None = None  # of the outputs, for numbers
+    values: tuple[int, ...] = ()  # of the classes in masks, for regions; empty if they are numbered
 
     @property
     def is_dense(self) -> bool:
@@ -41,6 +41,17 @@ class ModelCard:
     def answers(self, outputs: NDArray[Any]) -> NDArray[np.float64]:
         """What outputs `(N, classes)` mean: probabilities, shares, or numbers in the user's units."""
         return answers(self.task, outputs, self.units)
+
+    def scaled(self, pixels: NDArray[Any]) -> NDArray[np.float32]:
+        """The network's input from pixels as files hold them, `(..., C, H, W)`."""
+        return self.scaling(255 - pixels if self.settings.invert else pixels)
+
+    def linear(self) -> tuple[list[float], list[float]]:
+        """The same as `gain * pixel + offset`, for each channel."""
+        gain, middle = list(self.scaling.factor), list(self.scaling.offset)
+        if self.settings.invert:
+            gain, middle = [-factor for factor in gain], [255 - value for value in middle]
+        return gain, [-factor * value for factor, value in zip(gain, middle, strict=True)]
 
     def to_json(self) -> str:
         return json.dumps({"version": VERSION, **asdict(self), "settings": self.settings.model_dump()}, indent=1)
@@ -55,6 +66,7 @@ def read(text: str, source: object) -> ModelCard:
         found |= {name: tuple(found[name]) for name in ("classes", "bands")}
         found["settings"] = Settings(**found["settings"])
         found["scaling"] = Scaling(**{name: tuple(values) for name, values in found["scaling"].items()})
+        found["values"] = tuple(found.get("values", ()))
         if found.get("units"):
             found["units"] = Units(**{name: tuple(values) for name, values in found["units"].items()})
         return ModelCard(**found)

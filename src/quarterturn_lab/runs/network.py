@@ -1,6 +1,5 @@
 """The network of a run: built from its settings, from another library, or by the user's own function."""
 
-from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,6 @@ from torch import nn
 from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.models.backbones import backbone_network
 from quarterturn_lab.models.build import build, initialise
-from quarterturn_lab.models.layers import output_nonlinearity
 from quarterturn_lab.models.libraries import from_factory
 from quarterturn_lab.settings.config import Config, digest_of_weights
 
@@ -42,8 +40,6 @@ def _made(config: Config, classes: tuple[str, ...], weights: Path | None) -> tup
     elif config.backbone:
         torch.manual_seed(config.seed)
         module, notes = backbone_network(config.backbone, net, config.how, config.rotate, weights)
-        behind = output_nonlinearity(net)
-        module = nn.Sequential(OrderedDict(backbone=module, **behind)) if behind else module
     else:
         module = build(net, config.rotate)
         initialise(module, config.seed, config.output_scale)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
@@ -43,6 +44,9 @@ def _network(directory: Path, config: Config, classes: tuple[str, ...]) -> nn.Mo
     net = net_for(config, classes)
     try:
         net.load_state_dict(load_file(directory / "model.safetensors"))
-    except RuntimeError as error:
-        raise ConfigError(f"{directory}: the weights do not fit config.json: {str(error).splitlines()[0]}") from None
+    except FileNotFoundError:
+        raise RunError(f"{directory} has no model.safetensors: train it again, or copy the whole directory") from None
+    except (RuntimeError, SafetensorError) as error:
+        why = str(error).splitlines()[0]
+        raise ConfigError(f"{directory / 'model.safetensors'}: the weights do not fit config.json: {why}") from None
     return net.eval()

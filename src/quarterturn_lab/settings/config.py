@@ -13,7 +13,7 @@ Precision = Literal["fp32", "bf16", "fp16"]
 Task = Literal["auto", "classes", "tags", "numbers", "answers", "pixels", "regions", "instances"]
 
 # Settings that may change when a run is resumed: they do not affect its result.
-FREE = frozenset({"data", "device", "checkpoint_seconds", "tensorboard", "score_turns", "weights"})
+FREE = frozenset({"data", "device", "checkpoint_seconds", "tensorboard", "track", "score_turns", "weights"})
 MAX_PIXELS = 64_000_000
 
 # Old module names of networks, as in older records and run directories.
@@ -23,7 +23,7 @@ MOVED = {f"quarterturn_lab.{name}": "quarterturn_lab.models.mnist" for name in (
 class Augment(BaseModel):
     """Ranges of the random augmentation of training images; 0 (or 1 for factors) switches a part off."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True, allow_inf_nan=False)
 
     turn: Annotated[  # "rotate" in files
         float,
@@ -55,7 +55,7 @@ class Augment(BaseModel):
 class ImageSettings(BaseModel):
     """How image files are read: settings that a run passes to its loader."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     longest: Annotated[
         int | None,
@@ -141,6 +141,9 @@ class Config(ImageSettings):
     balanced: Annotated[
         bool, Field(description="Draw every class equally often in an epoch, however many images it has.")
     ] = False
+    class_weights: Annotated[
+        bool, Field(description="Weigh each class in the loss by the inverse of its number of training images.")
+    ] = False
     optimizer: Annotated[
         Literal["adam", "adamw", "sgd"],
         Field(description="adam adds weight decay to the gradient, adamw to the step; sgd has Nesterov momentum."),
@@ -173,6 +176,11 @@ class Config(ImageSettings):
         Literal["last", "best"],
         Field(description="Save the weights of the last step, or those with the best validation score on the way."),
     ] = "last"
+    patience: Annotated[
+        int | None,
+        Field(ge=1, description="Stop early: after this many validation scores in a row without a better one."),
+    ] = None
+    restarts: tuple[int, ...] = ()  # epochs at which the schedule began anew: a finished run was trained for longer
     output_scale: Annotated[float, Field(gt=0, description="Scale of the output layer's initial weights.")] = 0.1
     augment: Augment = Augment()
     precision: Annotated[Precision, Field(description="bf16 and fp16 are faster on hardware that supports them.")] = (
@@ -190,13 +198,28 @@ class Config(ImageSettings):
     device: Annotated[str, Field(description="auto, cpu, cuda, cuda:1, ...")] = "auto"
     checkpoint_seconds: Annotated[float, Field(ge=0, description="Seconds between checkpoints.")] = 20.0
     tensorboard: Annotated[bool, Field(description="Also write TensorBoard logs.")] = False
+    track: Annotated[
+        str | None, Field(description="Also send losses and scores to a tracker: package.module:function.")
+    ] = None
 
     @model_validator(mode="after")
     def _fits(self) -> "Config":
+        fault = self.net.fault()
+        if fault:
+            raise ValueError(fault)
         if any(not 0 < drop <= 1 for drop in self.drops):
             raise ValueError(f"drops are fractions of the run, between 0 and 1, got {self.drops}")
         if self.warmup > 1 and self.warmup != int(self.warmup):
             raise ValueError(f"warmup is a fraction of the run, or a whole number of steps, got {self.warmup}")
+        if (
+            list(self.restarts) != sorted({*self.restarts} - {0, self.epochs})
+            or max(self.restarts, default=0) > self.epochs
+        ):
+            raise ValueError(f"restarts are rising numbers of epochs below {self.epochs}, got {self.restarts}")
+        if self.patience is not None and self.keep != "best":
+            raise ValueError("patience needs the best weights: give --keep best, or leave --patience out")
+        if self.balanced and self.class_weights:
+            raise ValueError("balanced and class_weights both even out the classes: give one of the two")
         if self.divide_batch and self.batch < self.net.pathways:
             raise ValueError(
                 f"a batch of {self.batch} cannot be divided by {self.net.pathways} pathways: make it larger"
@@ -259,7 +282,11 @@ def explained(error: ValidationError) -> str:
     lines = []
     for found in error.errors():
         place = ".".join(map(str, found["loc"])) or "config"
-        lines.append(f"{place}: {found['msg']}, got {found['input']!r}" if found["loc"] else str(found["msg"]))
+        lines.append(
+            f"{place}: {found['msg']}, got {found['input']!r}"
+            if found["loc"]
+            else str(found["msg"]).removeprefix("Value error, ")
+        )
     return "invalid settings: " + "; ".join(lines)
 
 

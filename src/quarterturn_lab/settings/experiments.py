@@ -1,7 +1,7 @@
 """The experiments as data: baseline, images, training settings and the paper's results."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quarterturn_lab.errors import ConfigError, unknown
 from quarterturn_lab.settings.config import Config, checked
@@ -17,6 +17,9 @@ from quarterturn_lab.settings.networks import (
     restaged,
 )
 from quarterturn_lab.settings.options import NETWORK, STAGES, WARPS
+
+if TYPE_CHECKING:
+    from quarterturn.groups import Group
 
 POOLING = ("pool-mean", "pool-rms", "pool-max", "mean-relu", "rms-relu", "max-relu")
 CONTROLS = ("baseline-linear", "baseline-half-linear")
@@ -96,6 +99,15 @@ RECIPE: dict[str, Any] = {"batch": 32, "divide_batch": False, "eval_points": 4} 
 }
 SHARP = {"border": "reflection", "interpolation": "bicubic"}
 AERIAL_ROWS = ("baseline", "baseline-half", "pool-mean", "roll-all-quarter", "roll-all-half")
+
+# The recipe of `fit`, as the searches of docs/when-to-use.md found it. The learning rate is for He's initial weights
+# (docs/decisions/0010). Turned images are filled in by reflection and kept sharp, as test images are (0029).
+AS_SHARP = {"border": "reflection", "interpolation": "bicubic"}
+FIT: dict[str, Any] = {"optimizer": "adamw", "lr": 4e-3, "weight_decay": 0.05, "schedule": "cosine", "warmup": 0.05} | {
+    "ema": 0.99,
+    "divide_batch": False,
+    "validation": 0.15,
+}
 
 EXPERIMENTS: dict[str, Experiment] = {
     "synthetic": Experiment(
@@ -193,6 +205,22 @@ EXPERIMENTS: dict[str, Experiment] = {
         | {"augment": {"shift": 0.08, "zoom": 1.3, "border": "reflection", "interpolation": "bicubic"}},
         faster=True,
     ),
+    "fit": Experiment(
+        "your own images, by `quarterturn fit`, which chooses what depends on them (fit/plan.py)",
+        replace(SMALL, channels=3, side=64, norm=True),
+        "images",
+        RESIDUAL_ROWS,
+        {**FIT, "batch": 32, "eval_train": 1000, "augment": {"shift": 0.08, "zoom": 1.3, **AS_SHARP}},
+    ),
+    "fit-masks": Experiment(
+        "your own images with masks, by `quarterturn fit`",
+        replace(NUCLEI, norm=True),
+        "images",
+        ("baseline", "roll-all-quarter", "roll-all-eighth-dihedral"),
+        {**FIT, "batch": 16, "eval_train": 20, "augment": {"zoom": 1.2, **AS_SHARP}},
+        task="instances",
+        faster=True,
+    ),
     "galaxies": Experiment(
         "the paper's galaxies network, 64 x 64, all training images: days on a CPU",
         GALAXIES,
@@ -280,9 +308,7 @@ def settings_of(name: str, row: str, **options: Any) -> dict[str, Any]:
     warps = {key: given.pop(key) for key in WARPS if key in given}
     layers, width, blocks, hidden = (given.pop(key, None) for key in STAGES)
     if "group" in changes:
-        from quarterturn.groups import named
-
-        changes["group"] = named(changes["group"]).name
+        changes["group"] = two_dimensional(changes["group"]).name
         if edited(experiment.baseline, row).group is None and "backbone" not in given:
             raise ConfigError(
                 f"{row} is an ordinary network and has no group: leave --group out, or use pool-mean, say"
@@ -301,6 +327,16 @@ def settings_of(name: str, row: str, **options: Any) -> dict[str, Any]:
         "net": net,
         **settings,
     }
+
+
+def two_dimensional(name: str) -> "Group":
+    """The group of that name, if it acts on images."""
+    from quarterturn.groups import named
+
+    group = named(name)
+    if group.dim != 2:
+        raise ConfigError(f"{group.name} acts on {group.dim} axes, and an image has two: use C4 or D4, say")
+    return group
 
 
 def _around(net: Net) -> Net:

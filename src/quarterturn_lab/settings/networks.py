@@ -70,6 +70,18 @@ class Net:
 
         return named(self.group).order if self.group and self.method != "symmetric" else 1
 
+    def fault(self) -> str | None:
+        """What is wrong with the numbers of the network, and what to do, in words."""
+        from quarterturn.groups import named
+
+        if min(self.channels, self.side, self.stem_stride) < 1:
+            return f"channels={self.channels}, side={self.side}, stem_stride={self.stem_stride}: give 1 or more"
+        if not 0 <= self.dropout < 1:
+            return f"dropout={self.dropout}: give a rate of at least 0 and below 1"
+        if self.group and named(self.group).dim != 2:
+            return f"group={self.group} turns {named(self.group).dim} axes, and images have 2: use C4 or D4, say"
+        return None
+
     @property
     def margin(self) -> int:
         """Number of pixels at each edge of the input without an output."""

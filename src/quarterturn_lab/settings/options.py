@@ -39,3 +39,9 @@ HEADINGS = {
     "Reading images": IMAGES,
     "Augmentation of training images": WARPS,
 }
+
+# `fit` takes the folder by itself and calls the group a symmetry.
+FIT_HEADINGS = {
+    heading: {name: option for name, option in options.items() if name not in ("data", "group")}
+    for heading, options in HEADINGS.items()
+}

@@ -3,8 +3,9 @@
 from quarterturn_lab.errors import unknown
 from quarterturn_lab.studies.definition import Study
 from quarterturn_lab.studies.mnist import MNIST_SEARCH, ROTATED_MNIST
+from quarterturn_lab.studies.other_tables import GALAXIES, NUCLEI, ROADS
 from quarterturn_lab.studies.plankton import ALL_IMAGES, EQUAL_COST, FEW_LABELS, SMALL_SET
-from quarterturn_lab.studies.recipe import PLANKTON_SEARCH
+from quarterturn_lab.studies.recipe import GALAXIES_SEARCH, PLANKTON_SEARCH, RECIPES
 
 STUDIES: dict[str, Study] = {
     "small-set": SMALL_SET,
@@ -13,7 +14,12 @@ STUDIES: dict[str, Study] = {
     "few-labels": FEW_LABELS,
     "rotated-mnist": ROTATED_MNIST,
     "mnist-search": MNIST_SEARCH,
+    "galaxies": GALAXIES,
+    "roads": ROADS,
+    "nuclei": NUCLEI,
+    **RECIPES,
     "recipe-search-plankton": PLANKTON_SEARCH,
+    "recipe-search-galaxies": GALAXIES_SEARCH,
 }
 
 

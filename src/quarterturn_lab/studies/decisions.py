@@ -87,12 +87,12 @@ def offers(study: Study, records: Records) -> list[Offer]:
 def within(study: Study, records: Records, budget: float) -> list[Offer]:
     """For each line of the picture its best network within a budget of CPU seconds; the best line first.
 
-    Entries that were made for a budget count with that, so that a busy machine does not decide.
+    Entries that were made for a budget are offered for that one, so that a busy machine does not decide.
     """
     found: dict[tuple[str, ...], Offer] = {}
     for offer in offers(study, records):
         made_for = study.labels[split(offer.side)[0]].budget
-        if (offer.seconds if made_for is None else made_for) <= budget:
+        if made_for == budget or (made_for is None and offer.seconds <= budget):
             found.setdefault(offer.line, offer)
     return list(found.values())
 

@@ -11,7 +11,7 @@ from quarterturn_lab.studies.definition import Entry, Study
 from quarterturn_lab.studies.findings import Gap, absent, gap, judged_part, other_measure, past_best, state
 from quarterturn_lab.studies.measures import MEASURES, together
 from quarterturn_lab.studies.names import glossary, name, names, told
-from quarterturn_lab.studies.paper import beside, claims, printed
+from quarterturn_lab.studies.paper import beside, claims, paper_digits, printed
 from quarterturn_lab.studies.records import Record, Records
 from quarterturn_lab.studies.summary import asked, finding, paragraph
 
@@ -66,7 +66,7 @@ def page(page_name: str, study: Study, records: Records) -> str:
         parts += ["## The best networks for each budget", *budgets(study, records)]
     gaps = asked(study, records)
     notes = NOTE.format(lower=LOWER[together(study.measure)[0]]) + (
-        f"\n{PAPER}" if any(printed(entry) for entry in study.entries) else ""
+        f"\n{PAPER}" if any(printed(study, entry) for entry in study.entries) else ""
     )
     parts += ["## All figures", table(study, records), notes]
     parts += ["## Paired comparisons", comparisons(study, records, gaps), PAIRED.format(when=when(study))]
@@ -155,8 +155,8 @@ def columns(study: Study) -> tuple[str, ...]:
 
 def cells(study: Study, records: Records, entry: Entry) -> tuple[str, ...]:
     found = list(records.of(entry).values())
-    paper = printed(entry)
-    last = plus_minus(paper.test, 4) if paper else study.published.get(entry.label, "")
+    paper = printed(study, entry)
+    last = plus_minus(paper.test, paper_digits(study)) if paper else study.published.get(entry.label, "")
     if not found:
         return (state(records, entry), *(NOTHING,) * (len(columns(study)) - ALWAYS - 1), last)
     measures = together(study.measure)

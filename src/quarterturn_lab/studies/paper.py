@@ -3,25 +3,33 @@
 import math
 
 from quarterturn_lab.evaluation.statistics import t_quantile
-from quarterturn_lab.settings.experiments import EXPERIMENTS, Printed
+from quarterturn_lab.settings.experiments import EXPERIMENTS, PAPER_BUILDINGS, Printed
 from quarterturn_lab.studies.decisions import WORDS
 from quarterturn_lab.studies.definition import Entry, Question, Study
 from quarterturn_lab.studies.findings import Gap, Verdict
-from quarterturn_lab.studies.measures import MEASURES
+from quarterturn_lab.studies.measures import MEASURES, together
 from quarterturn_lab.studies.names import name, split
 
 RUNS = 10  # behind each figure of the paper
+BESIDE = {"roads-small": PAPER_BUILDINGS}  # roads are the sister set of the paper's buildings
 
 
-def printed(entry: Entry) -> Printed | None:
-    """The paper's line for a row with its usual training."""
-    return EXPERIMENTS[entry.experiment].paper.get(entry.row) if not entry.options else None
+def printed(study: Study, entry: Entry) -> Printed | None:
+    """The paper's line for a row with its usual training, by the study's measure: of an AUC, the error in percent."""
+    lines = BESIDE.get(entry.experiment, EXPERIMENTS[entry.experiment].paper)
+    line, measure = lines.get(entry.row), MEASURES[together(study.measure)[0]]
+    if line is None or entry.options:
+        return None
+    if not measure.error:
+        return line
+    train, test = ((100 * (1 - mean), 100 * spread) for mean, spread in (line.train, line.test))
+    return Printed(line.size, train, test)
 
 
 def in_the_paper(study: Study, question: Question) -> tuple[Printed, Printed] | None:
     """The paper's lines for both sides, where it has both and no turns are averaged."""
     sides = [split(side) for side in (question.one, question.other)]
-    lines = [None if turned else printed(study.labels[label]) for label, turned in sides]
+    lines = [None if turned else printed(study, study.labels[label]) for label, turned in sides]
     return (lines[0], lines[1]) if lines[0] and lines[1] else None
 
 
@@ -42,7 +50,13 @@ def beside(study: Study, question: Question) -> str:
     lines = in_the_paper(study, question)
     if lines is None:
         return ""
-    return f"{lines[0].test[0]:.4f}, {lines[1].test[0]:.4f}: {WORDS[verdict(*lines)]}"
+    one, other = (f"{line.test[0]:.{paper_digits(study)}f}" for line in lines)
+    return f"{one}, {other}: {WORDS[verdict(*lines)]}"
+
+
+def paper_digits(study: Study) -> int:
+    """Digits of the paper's figures."""
+    return max(4, MEASURES[study.measure].digits)
 
 
 def claims(study: Study, gaps: list[Gap]) -> str:

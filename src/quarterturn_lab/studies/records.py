@@ -118,7 +118,7 @@ def collect(study: Study, root: Path, folder: Path) -> Records:
                 records.runs[key] = _record(entry, seed, directory)
                 records.curves[key] = run_directory.records(directory)
             elif (directory / FAILED).exists():
-                why = (directory / FAILED).read_text().strip()
+                why = (directory / FAILED).read_text().strip().splitlines()[-1]
                 records.runs[key] = {"label": entry.label, "seed": seed, "failed": why}
             else:
                 continue

@@ -12,7 +12,8 @@ from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.files import write_atomically
 from quarterturn_lab.training.loop import Best, State
 
-NUMBERS = ("step", "loss_sum", "images_seen", "first_loss", "recent_loss", "seconds")  # fields of a state
+# Fields of a state.
+NUMBERS = ("step", "loss_sum", "images_seen", "first_loss", "recent_loss", "worse", "stopped", "seconds")
 
 
 def save(directory: Path, state: State, records: list[dict[str, Any]], data: Data) -> None:

@@ -5,11 +5,12 @@ Image order depends only on (seed, epoch), augmentation on (seed, epoch, draw) a
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ from quarterturn_lab.training.batches import Batches, Sized
 from quarterturn_lab.training.fabric import fabric_for
 from quarterturn_lab.training.optimizer import learning_rate, optimizer_for
 
+REMEDY = "Lower --lr, or clip the gradient with --clip 1"
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -52,6 +54,8 @@ class State:
     images_seen: int = 0  # in the epoch so far
     first_loss: float | None = None
     recent_loss: float | None = None
+    worse: int = 0  # scores in a row that are not better than the best
+    stopped: bool = False  # by patience
     seconds: dict[str, float] = field(default_factory=lambda: {"wall": 0.0, "cpu": 0.0, "waiting": 0.0})
 
     @property
@@ -78,17 +82,20 @@ def new_state(config: Config, net: nn.Module, device: torch.device) -> State:
     return State(fabric, net, run, optimizer, Average(net, config.ema) if config.ema else None)
 
 
-def train(config: Config, data: Data, state: State) -> Iterator[Step]:
+def train(config: Config, data: Data, state: State) -> Generator[Step, None, None]:
     """Train from the given state to the end. Yields after every step, when the state may be saved."""
     task, fabric = TASKS[data.task], state.fabric
     if config.keep == "best" and not len(data.valid):
         raise ConfigError("--keep best needs validation images, and these data have none: give --validation 0.1")
     batches = Batches(config, data, fabric.device, fabric.global_rank, fabric.world_size)
-    per_epoch, loss_of = batches.per_epoch, loss_for(config, task)
+    per_epoch, loss_of = (
+        batches.per_epoch,
+        loss_for(config, task, class_weights(data).to(fabric.device) if config.class_weights else None),
+    )
     total = per_epoch * config.epochs
     points = {math.ceil(config.epochs * (i + 1) / config.eval_points) for i in range(config.eval_points)}
     wall, cpu = time.perf_counter(), time.process_time()
-    for step, made, waited in batches.from_step(state.step, total):
+    for step, made, waited in batches.from_step(state.step, total if not state.stopped else state.step):
         rate = learning_rate(config, step, total)
         value, images = _update(config, state, loss_of, made, step, rate), made[2]
         _watch(state, value, step)
@@ -106,6 +113,7 @@ def train(config: Config, data: Data, state: State) -> Iterator[Step]:
                 record |= {f"{part}_{name}": found[name] for name in task.watched}
                 if config.keep == "best":
                     _keep(state, task, epoch, found[task.score])
+                    state.stopped = config.patience is not None and state.worse >= config.patience
                 wall += time.perf_counter() - paused[0]  # evaluation does not count as training time
                 cpu += time.process_time() - paused[1]
             state.loss_sum, state.images_seen = 0.0, 0
@@ -115,15 +123,29 @@ def train(config: Config, data: Data, state: State) -> Iterator[Step]:
         state.seconds["waiting"] += waited
         wall, cpu = now, cpu_now
         yield Step(state.step, value, images, record)
+        if state.stopped:
+            return
 
 
-def loss_for(config: Config, task: Task) -> Loss:
-    """The loss of a task, with smoothed labels if the settings ask for them."""
-    if not config.label_smoothing:
-        return task.loss
-    if task.loss is not nn.functional.cross_entropy:
+def loss_for(config: Config, task: Task, weights: Tensor | None = None) -> Loss:
+    """The loss of a task, with smoothed labels and weighted classes if the settings ask for them."""
+    changes: dict[str, Any] = {}
+    if config.label_smoothing:
+        changes["label_smoothing"] = config.label_smoothing
+    if weights is not None:
+        changes["weight"] = weights
+    if changes and task.loss is not nn.functional.cross_entropy:
         raise ConfigError(f"--label-smoothing is for classes, and the loss here is {task.name}: leave it out")
-    return partial(task.loss, label_smoothing=config.label_smoothing)
+    return partial(task.loss, **changes) if changes else task.loss
+
+
+def class_weights(data: Data) -> Tensor:
+    """A weight for each class: the inverse of its number of training images, so that their mean over images is 1."""
+    if data.task != "classes":
+        raise ConfigError(f"--class-weights is for images with classes, not for {data.task}: leave it out")
+    counts = np.bincount(data.labels[data.train], minlength=len(data.classes))  # type: ignore[index]
+    present = np.maximum(counts, 1) * np.count_nonzero(counts)
+    return torch.from_numpy(np.where(counts > 0, counts.sum() / present, 0.0)).float()
 
 
 def _update(config: Config, state: State, loss_of: Loss, made: Sized, step: int, rate: float) -> float:
@@ -167,9 +189,10 @@ def _update(config: Config, state: State, loss_of: Loss, made: Sized, step: int,
 def _keep(state: State, task: Task, epoch: int, score: float) -> None:
     """Keep the weights if their score is the best so far; the first of equal ones stays."""
     sign = 1 if task.better == "higher" else -1
+    state.worse += 1
     if math.isfinite(score) and (state.best is None or sign * score > sign * state.best.score):
         weights = {name: value.clone() for name, value in state.scored.state_dict().items()}
-        state.best = Best(epoch, score, weights)
+        state.best, state.worse = Best(epoch, score, weights), 0
 
 
 def _watch(state: State, loss: float, step: int) -> None:
@@ -180,5 +203,13 @@ def _watch(state: State, loss: float, step: int) -> None:
         return
     raise RunError(
         f"training diverges: the loss is {loss:.4g} at step {step + 1}, from {state.first_loss:.4g} at the start. The "
-        "last checkpoint is kept. Lower --lr, or clip the gradient with --clip 1"
+        f"last checkpoint is kept. {REMEDY}"
     )
+
+
+@torch.no_grad()
+def check_outputs(config: Config, net: nn.Module, device: torch.device) -> None:
+    """Stop if the last step has spoilt the network, which no loss has shown: its outputs are not finite."""
+    noise = torch.randn(2, config.net.channels, config.net.side, config.net.side, device=device)
+    if not torch.isfinite(net.eval()(noise)).all():
+        raise RunError(f"training diverges: after the last step, the outputs are not finite. {REMEDY}")

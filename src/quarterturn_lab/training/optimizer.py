@@ -1,6 +1,7 @@
 """Optimisers and the learning rate at each step."""
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -22,7 +23,13 @@ def optimizer_for(config: Config, net: nn.Module) -> torch.optim.Optimizer:
 
 
 def learning_rate(config: Config, step: int, total: int) -> float:
-    """The learning rate at a step: a linear warm-up, then drops by ten, or half a cosine down to zero."""
+    """The learning rate at a step: a linear warm-up, then drops by ten, or half a cosine down to zero.
+
+    Where the schedule has restarts, this is the schedule of the part of the run that the step is in.
+    """
+    bounds = [0, *(total * epoch // config.epochs for epoch in config.restarts), total]
+    start, end = next((a, b) for a, b in pairwise(bounds) if step < b)
+    step, total = step - start, end - start
     warm = warmup_steps(config, total)
     if step < warm:
         return config.lr * (step + 1) / warm

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from quarterturn_lab.errors import RunError
+from quarterturn_lab.errors import ConfigError, RunError
 from quarterturn_lab.progress import Bars
 from quarterturn_lab.runs.run_directory import check_config
 from quarterturn_lab.settings.config import Config
-from quarterturn_lab.training.worker import ALLOCATOR
+from quarterturn_lab.training.worker import ALLOCATOR, MISTAKE
 
 Job = tuple[Config, Path]
 FAILED = "failed.txt"  # the error message of a failed run, until it is tried again
@@ -33,8 +33,15 @@ class _Running:
         return f"{self.directory.parent.name} seed {self.config.seed}"
 
 
-def sweep(jobs: Sequence[Job], at_once: int, bars: Bars) -> None:
-    """Train or resume all runs. A failed run does not stop the others; the final error lists all failures."""
+def sweep(jobs: Sequence[Job], at_once: int | None, bars: Bars) -> None:
+    """Train or resume all runs, by default one for each core at once.
+
+    A failed run does not stop the others; the final error lists all failures.
+    """
+    if at_once is None:
+        at_once = os.cpu_count() or 1
+    if at_once < 1:
+        raise ConfigError(f"--jobs {at_once}: give the number of runs at the same time, 1 or more")
     for config, directory in jobs:
         check_config(config, directory)
     waiting = [job for job in jobs if not (job[1] / "summary.json").exists()]
@@ -57,7 +64,6 @@ def sweep(jobs: Sequence[Job], at_once: int, bars: Bars) -> None:
                     if code:
                         failed.append(f"{run.name}: {_message(run, code)}")
                         bars.say(f"failed: {failed[-1]}")
-                        (run.directory / FAILED).write_text(_message(run, code))
                     run.errors.close()
     finally:
         for run in running:  # after an interrupt; checkpoints stay
@@ -92,6 +98,8 @@ def _show(run: _Running, bars: Bars) -> None:
 
 
 def _message(run: _Running, code: int) -> str:
+    """The message of a run that failed, which its directory keeps. Of a traceback, which has code 1, the last line."""
     run.errors.seek(0)
-    lines = run.errors.read().decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else f"exit code {code}"
+    whole = run.errors.read().decode(errors="replace").strip() or f"exit code {code}"
+    (run.directory / FAILED).write_text(whole)
+    return whole if code == MISTAKE else f"{whole.splitlines()[-1]} (all of it: {run.directory / FAILED})"

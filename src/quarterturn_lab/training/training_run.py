@@ -12,7 +12,7 @@ from torch import nn
 
 from quarterturn_lab.data.dataset import Data, Dataset, Indices
 from quarterturn_lab.data.scaling import scaling_of
-from quarterturn_lab.errors import RunError
+from quarterturn_lab.errors import ConfigError, RunError
 from quarterturn_lab.evaluation.score import evaluate
 from quarterturn_lab.files import no_space, write_atomically
 from quarterturn_lab.runs import environment
@@ -20,17 +20,25 @@ from quarterturn_lab.runs.loading import load, loader_settings
 from quarterturn_lab.runs.model_card import ModelCard
 from quarterturn_lab.runs.network import net_for, net_to_train
 from quarterturn_lab.runs.run_directory import check_config, locked, summary
-from quarterturn_lab.settings.config import Config
+from quarterturn_lab.settings.config import Config, checked, read
 from quarterturn_lab.training import checkpoint, loop, order
+from quarterturn_lab.training.trackers import closing_all, trackers_of
 
 Progress = Callable[[int, int, float], None]  # step, all steps, loss
 QUARTERS = (0.0, 90.0, 180.0, 270.0)
 
 
 def run(
-    config: Config, directory: Path, progress: Progress | None = None, say: Callable[[str], None] | None = None
+    config: Config,
+    directory: Path,
+    progress: Progress | None = None,
+    say: Callable[[str], None] | None = None,
+    data: Data | None = None,
 ) -> dict[str, Any]:
-    """Train or resume a run, unless it is finished, and return its summary. `say` gets what is worth a line."""
+    """Train or resume a run, unless it is finished, and return its summary.
+
+    `say` gets what is worth a line. `data` are those of the run, if they are loaded already.
+    """
     with no_space(str(directory)):
         directory.mkdir(parents=True, exist_ok=True)
     with locked(directory):
@@ -41,7 +49,7 @@ def run(
         device = environment.pick_device(config.device)
         if config.precision == "bf16" and device.type == "cpu" and (fault := environment.bf16_fault()):
             raise RunError(f"{fault}, or use --precision fp32")
-        data = load(config)
+        data = load(config) if data is None else data
         started = (directory / "checkpoint.pt").exists()  # then it has all weights
         net, notes = (net_for(config, data.classes), []) if started else net_to_train(config, data.classes)
         if say and notes:
@@ -53,26 +61,42 @@ def run(
         return _train(config, directory, data, net.to(device), device, progress)
 
 
+def lengthen(directory: Path, epochs: int) -> Config:
+    """Reopen a finished run for more epochs: `run` goes on with the settings that this returns."""
+    with locked(directory):
+        done, config = summary(directory), read((directory / "config.json").read_text())
+        if "stopped_epoch" in done:
+            raise ConfigError(
+                f"{directory} stopped early, at epoch {done['stopped_epoch']}, because validation scores got no "
+                "better: start another run, with another --seed or without --patience"
+            )
+        if epochs <= config.epochs:
+            raise ConfigError(f"{directory} has {config.epochs} epochs already: give a larger number, got {epochs}")
+        longer = checked({**dict(config), "epochs": epochs, "restarts": (*config.restarts, config.epochs)})
+        (directory / "summary.json").unlink()  # first: without it, the run can be finished again as it was
+        write_atomically(directory / "config.json", longer.model_dump_json(indent=1))
+    return longer
+
+
 def _train(
     config: Config, directory: Path, data: Data, net: nn.Module, device: torch.device, progress: Progress | None
 ) -> dict[str, Any]:
     state = loop.new_state(config, net, device)
     records = checkpoint.restore(directory, state, data)
     total = order.steps_per_epoch(config, data) * config.epochs
-    saved, writer = time.monotonic(), _tensorboard(config, directory)
-    for step in loop.train(config, data, state):
-        if step.record:
-            records.append(step.record)
-            _append(directory, step.record)
-            for name, value in step.record.items() if writer else ():
-                writer.add_scalar(name, value, step.step)
-        if time.monotonic() - saved >= config.checkpoint_seconds:
-            checkpoint.save(directory, state, records, data)
-            saved = time.monotonic()
-        if progress:
-            progress(step.step, total, step.loss)
-    if writer:
-        writer.close()
+    saved = time.monotonic()
+    with closing_all(trackers_of(config, directory)) as trackers:
+        for step in loop.train(config, data, state):
+            if step.record:
+                records.append(step.record)
+                _append(directory, step.record)
+                for tracker in trackers:
+                    tracker.log(step.step, step.record)
+            if time.monotonic() - saved >= config.checkpoint_seconds:
+                checkpoint.save(directory, state, records, data)
+                saved = time.monotonic()
+            if progress:
+                progress(step.step, total, step.loss)
     return _finish(config, directory, data, state, records)
 
 
@@ -83,13 +107,16 @@ def _finish(
     state: loop.State,
     records: list[dict[str, Any]],
 ) -> dict[str, Any]:
+    _check_weights(state)
     checkpoint.save(directory, state, records, data)
     net, device = state.scored, state.fabric.device
     if state.best:
         net.load_state_dict(state.best.weights)
+    loop.check_outputs(config, net, device)
     some = data.train[:: max(1, len(data.train) // config.eval_train)][: config.eval_train]
     wall = state.seconds["wall"]
-    presented = len(data.train) * order.tiles_of(config, data) * config.epochs
+    epochs = state.step // order.steps_per_epoch(config, data)
+    presented = len(data.train) * order.tiles_of(config, data) * epochs
     result = {
         "experiment": config.experiment,
         "row": config.row,
@@ -107,6 +134,7 @@ def _finish(
         "presentations": presented,
         "task": data.task,
         **({"best_epoch": state.best.epoch} if state.best else {}),
+        **({"stopped_epoch": epochs} if state.stopped else {}),
         **_scores("test", config, net, data, data.test, device),
         "train": evaluate(config, net, data, some, device),
         **(_scores("valid", config, net, data, data.valid, device) if len(data.valid) else {}),
@@ -120,6 +148,15 @@ def _finish(
     write_atomically(directory / "model.json", _model_card(config, data).to_json())
     write_atomically(directory / "summary.json", json.dumps(result, indent=1))
     return result
+
+
+def _check_weights(state: loop.State) -> None:
+    """Raise if the last step has left weights that are not numbers: the loss before it cannot tell."""
+    if not all(bool(torch.isfinite(value).all()) for value in state.scored.state_dict().values()):
+        raise RunError(
+            "training diverges: weights are not finite after the last step. The last checkpoint is kept. Lower --lr, "
+            "or clip the gradient with --clip 1"
+        )
 
 
 def _scores(
@@ -143,6 +180,7 @@ def _model_card(config: Config, data: Data) -> ModelCard:
         margin=config.net.margin,
         shrinks=config.net.unet,
         units=data.units if isinstance(data, Dataset) else None,
+        values=() if isinstance(data, Dataset) else data.values,
     )
 
 
@@ -150,15 +188,3 @@ def _append(directory: Path, record: dict[str, Any]) -> None:
     path = directory / "metrics.jsonl"
     with no_space(str(path)), path.open("a") as file:
         file.write(json.dumps(record) + "\n")
-
-
-def _tensorboard(config: Config, directory: Path) -> Any:
-    if not config.tensorboard:
-        return None
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise RunError(
-            '--tensorboard needs the package tensorboard: pip install "quarterturn[lab,tensorboard]"'
-        ) from None
-    return SummaryWriter(str(directory / "tensorboard"))

@@ -10,10 +10,12 @@ from pathlib import Path
 # Make glibc keep large blocks of memory: returning them costs page faults at the next use.
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_": "8000000000"}
 
+MISTAKE = 2  # the exit code after a message that is meant for the user
+
 
 def main() -> int:
     from quarterturn.errors import QuarterturnError
-    from quarterturn_lab.errors import LabError
+    from quarterturn_lab.errors import LabError, of_system
     from quarterturn_lab.settings.config import read
     from quarterturn_lab.training.training_run import run
 
@@ -33,9 +35,12 @@ def main() -> int:
 
     try:
         run(read(sys.stdin.read()), directory, report)
-    except (LabError, QuarterturnError) as error:
-        print(error, file=sys.stderr)
-        return 2
+    except (LabError, QuarterturnError, OSError) as error:
+        found = of_system(error) if isinstance(error, OSError) else error
+        if found is None:
+            raise
+        print(found, file=sys.stderr)
+        return MISTAKE
     finally:
         (directory / "progress.json").unlink(missing_ok=True)
     return 0

@@ -1,0 +1,45 @@
+"""The command `fit`: from a folder of images to a trained network."""
+
+from pathlib import Path
+from typing import Any
+
+from quarterturn_lab.data.watch import watching
+from quarterturn_lab.errors import ConfigError
+from quarterturn_lab.fit.fitting import Fit, latest
+from quarterturn_lab.fit.request import Request, checked_request, read_file
+from quarterturn_lab.progress import Bars
+from quarterturn_lab.report.fit_report import Written, write_fit_report
+from quarterturn_lab.runs.trained import card_of
+
+
+def fit_folder(folder: Path | None, given: dict[str, Any], resume: bool, file: Path | None, root: Path) -> None:
+    """Fit a network and print what was found, chosen, trained and scored."""
+    settings = {**(read_file(file) if file else {}), **given}
+    where = settings.pop("data", None)
+    folder = folder or (Path(where) if where else None)
+    if folder is None:
+        raise ConfigError("name the folder of your images: quarterturn fit DIR")
+    own = {name: settings.pop(name) for name in ("symmetry", "minutes", "compare", "seed") if name in settings}
+    request = checked_request(Request(folder, options=settings, **own))
+    if resume:
+        request = latest(request, root)
+    with Bars() as bars:
+        fit = Fit(request, root, bars)
+        fitted = fit.run()
+        with watching(fit.watch()):
+            written = write_fit_report(fitted.directory, fitted.ordinary, fitted.record.get("choice"))
+    _finish(fitted.directory, written)
+
+
+def _finish(run: Path, written: Written) -> None:
+    """Print what the check and the test images said, and what to do next."""
+    if written.change is not None:
+        print(
+            f"check: over all orientations the output changes by at most {written.change:.0e} of its size, in float64"
+        )
+    print(f"\n{written.headline}\n")
+    out = "masks" if card_of(run).is_dense else "predictions.csv"
+    print(f"the page:  {written.path}")
+    print(f"the run, and run.toml to repeat it: {run}")
+    print(f"use it:    quarterturn predict {run} IMAGES --out {out}")
+    print(f"share it:  quarterturn export {run} --onnx model.onnx")

@@ -1,0 +1,253 @@
+"""From a folder to a trained network: look, plan, choose the symmetry, train, check, score."""
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from quarterturn_lab.data.dataset import Data, Settings, subset
+from quarterturn_lab.data.look import Found, look
+from quarterturn_lab.data.watch import watching
+from quarterturn_lab.errors import ConfigError, DataError
+from quarterturn_lab.files import write_atomically
+from quarterturn_lab.fit import plan, symmetry, timing
+from quarterturn_lab.fit.request import MINUTES, Request, write_file
+from quarterturn_lab.progress import Bars
+from quarterturn_lab.runs.loading import load
+from quarterturn_lab.runs.model_card import DENSE
+from quarterturn_lab.runs.run_directory import summary
+from quarterturn_lab.settings.config import Config, ImageSettings, read
+from quarterturn_lab.training import training_run
+
+Record = dict[str, Any]
+RECORD = "fit.json"  # in the run directory: what was asked, found and chosen
+FORWARD = 0.35  # seconds of scoring an image, as a share of those of training on it
+PASSES = 3  # over the images of a trial at least; if the time is too short for so many, it has fewer images
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A finished fit: its run, that of the ordinary network beside it, and what was chosen."""
+
+    directory: Path
+    ordinary: Path | None
+    record: Record
+
+
+class Fit:
+    """One fit: the request, the clock, and what is known so far."""
+
+    def __init__(self, request: Request, root: Path, bars: Bars) -> None:
+        self.request, self.root, self.bars, self.started = request, root, bars, time.monotonic()
+        self.directory = request.directory(root)
+        self.costs: dict[tuple[Any, ...], float] = {}
+
+    def left(self) -> float | None:
+        """Seconds that are left for the network; None if epochs are given."""
+        seconds = self.request.seconds
+        return None if seconds is None else seconds - (time.monotonic() - self.started)
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def run(self) -> Fitted:
+        """Do all of it, or what is not done yet."""
+        if (self.directory / RECORD).exists():
+            return self.again()
+        if self.request.compare:
+            time_of_it = "as many epochs" if self.request.seconds is None else f"{self.request.seconds / 60:g} minutes"
+            self.bars.say(f"--compare: an ordinary network will be trained too, for {time_of_it} more")
+        found = self.look()
+        size = self.choose_size(found)
+        chosen, choice = self.choose_symmetry(found, size)
+        config, data = self.config(found, size, chosen, plan.warps_of(chosen))
+        record: Record = {"request": self.request.to_json(), "found": found.lines(), "size": asdict(size)}
+        record |= {"choice": choice, "symmetry": chosen}
+        self.begin(self.directory, config, record)
+        self.train(config, self.directory, data, chosen)
+        return Fitted(self.directory, self.ordinary(found, size, chosen), record)
+
+    def look(self) -> Found:
+        """Say what the folder holds."""
+        options = {name: value for name, value in self.request.options.items() if name in ImageSettings.model_fields}
+        validation = self.request.options.get("validation", 0.15)
+        settings = Settings(
+            folder=str(self.request.folder), side=64, channels=3, rules=2, validation=validation, **options
+        )
+        with watching(self.watch()):
+            found = look(settings)
+        for line in found.lines():
+            self.bars.say(line)
+        few = [part for part in ("train", "valid", "test") if not found.parts.get(part)]
+        if few or found.images < plan.FEWEST:
+            raise DataError(
+                f"{found.images} images in {found.folder} are too few to train, validate and test: give at least "
+                f"{plan.FEWEST}, and better hundreds"
+            )
+        return found
+
+    def choose_size(self, found: Found) -> plan.Size:
+        """Choose the size of the images by the time of a step."""
+        smallest = plan.sizes(found)[0]
+        wanted = self.request.symmetry if self.request.symmetry != "auto" else "D4"
+        per_position = self.cost(found, smallest, wanted) / smallest.positions
+
+        def epoch(size: plan.Size) -> float:
+            return found.parts["train"] * size.tiles * per_position * size.positions
+
+        seconds = self.left()
+        size = plan.size_for(found, None if seconds is None else seconds * (1 - plan.TRIAL), epoch)
+        self.bars.say(f"plan: {size.why}, batches of {size.batch}")
+        return size
+
+    def choose_symmetry(self, found: Found, size: plan.Size) -> tuple[str, dict[str, Any] | None]:
+        """The symmetry: the given one, or the one that short training speaks for."""
+        if self.request.symmetry != "auto":
+            return self.request.symmetry, None
+        configs = [self.made(found, size, name, 1, plan.warps_of(name)) for name in ("none", "C4")]
+        data = self.load(configs[0])
+        if not len(data.valid):
+            raise DataError("auto needs validation images: give --symmetry C4 or D4, or --validation 0.15")
+        seconds = self.left()
+        probes = []
+        for name, config in zip(("none", "C4"), configs, strict=True):
+            part, epochs = data, max(1, round((self.request.epochs or 0) * plan.TRIAL / 2))
+            if seconds is not None:
+                cost = self.cost(found, size, name)
+                images = (
+                    seconds * plan.TRIAL / 2 / cost / size.tiles - FORWARD * min(len(data.valid), symmetry.MOST) * 4
+                )
+                part = subset(data, max(2 * len(data.classes), 8, int(images / PASSES)), self.request.seed)
+                epochs = max(1, int(images / len(part.train)))
+            brief = config.model_copy(update={"epochs": epochs, "eval_points": 1, "keep": "last", "patience": None})
+            what = "trial, ordinary network" if name == "none" else "trial, equivariant network"
+            probes.append((brief, symmetry.trained(brief, part, self.show(what, brief))))
+        choice = symmetry.decide(symmetry.evidence(probes[0], probes[1], data))
+        sure = "" if choice.sure else " (not sure)"
+        self.bars.say(f"symmetry: {choice.symmetry}{sure}, because {choice.why}")
+        return choice.symmetry, asdict(choice)
+
+    def config(self, found: Found, size: plan.Size, name: str, warps: dict[str, Any]) -> tuple[Config, Data]:
+        """The settings of the run, with as many epochs as the time allows, and its data."""
+        config = self.made(found, size, name, self.request.epochs or 1, warps)
+        data = self.load(config)
+        if self.request.epochs is None:
+            cost, tiles = self.cost(found, size, name), config.tiles if found.task in DENSE else 1
+            turns = 5 if config.score_turns else 1
+            scored = len(data.valid) * (config.eval_points + turns) + len(data.test) * turns
+            scored += min(len(data.train), config.eval_train)
+            seconds = self.left()
+            assert seconds is not None
+            epoch = len(data.train) * tiles * cost
+            epochs = plan.epochs_for(
+                seconds, epoch, scored * tiles * cost * FORWARD, len(data.train), time.monotonic() - self.started
+            )
+            config = self.made(found, size, name, epochs, warps)
+            self.bars.say(f"training: {epochs} epochs of {epoch:.1f} seconds")
+        return config, data
+
+    def train(self, config: Config, directory: Path, data: Data, name: str) -> None:
+        """Train or resume the run."""
+        label = "ordinary network" if name == "none" else f"{name} network"
+        training_run.run(config, directory, self.show(label, config), self.bars.say, data)
+
+    def ordinary(self, found: Found, size: plan.Size, name: str) -> Path | None:
+        """The run of an ordinary network, with images turned and flipped as for the other, in as much time."""
+        directory = self.request.ordinary_directory(self.root)
+        if not self.request.compare or name == "none":
+            return None
+        self.started = time.monotonic()
+        if (directory / RECORD).exists():
+            config = read((directory / "config.json").read_text())
+            data = self.load(config)
+        else:
+            config, data = self.config(found, size, "none", plan.warps_of(name))
+            self.begin(directory, config, {"request": self.request.to_json(), "symmetry": "none"})
+        self.train(config, directory, data, "none")
+        return directory
+
+    def again(self) -> Fitted:
+        """A run that was started before: go on with it, or show it if it is finished."""
+        record: Record = json.loads((self.directory / RECORD).read_text())
+        before = record["request"]
+        if before["folder"] != str(self.request.folder.resolve()):
+            raise ConfigError(
+                f"{self.directory} holds a run on another folder, {before['folder']}: give another --runs-dir"
+            )
+        config = read((self.directory / "config.json").read_text())
+        if not (self.directory / "summary.json").exists():
+            self.bars.say(f"resuming {self.directory}")
+        elif (epochs := self.wanted(config, before["minutes"])) > config.epochs:
+            self.bars.say(f"{self.directory} is finished; training it for longer, to {epochs} epochs")
+            config = training_run.lengthen(self.directory, epochs)
+            write_atomically(self.directory / RECORD, json.dumps({**record, "request": self.request.to_json()}))
+        else:
+            self.bars.say(f"{self.directory} is finished already: {config.epochs} epochs")
+        self.train(config, self.directory, self.load(config), record["symmetry"])
+        size = plan.Size(**record["size"])
+        return Fitted(
+            self.directory,
+            self.ordinary(self.look(), size, record["symmetry"]) if self.request.compare else None,
+            record,
+        )
+
+    def wanted(self, config: Config, minutes: float | None) -> int:
+        """The number of epochs that the request wants of a finished run."""
+        if self.request.epochs is not None:
+            return self.request.epochs
+        more = 60 * ((self.request.minutes or MINUTES) - (minutes or MINUTES))
+        epoch = summary(self.directory)["wall_seconds"] / config.epochs
+        return config.epochs + max(0, int(more * (1 - plan.RESERVE) / epoch))
+
+    # --- helpers ------------------------------------------------------------------------------------------------------
+
+    def made(self, found: Found, size: plan.Size, name: str, epochs: int, warps: dict[str, Any]) -> Config:
+        options = {key: value for key, value in self.request.options.items() if key != "epochs"}
+        return plan.config_of(found, size, name, epochs, self.request.seed, options, warps)
+
+    def cost(self, found: Found, size: plan.Size, name: str) -> float:
+        """Seconds of training on an image, measured once for each network and size."""
+        key = (size.side, size.stem_stride, name)
+        if key not in self.costs:
+            config = self.made(found, size, name, 1, plan.warps_of(name))
+            self.costs[key] = timing.seconds_per_image(config, found.task, found.classes)
+        return self.costs[key]
+
+    def load(self, config: Config) -> Data:
+        with watching(self.watch()):
+            return load(config)
+
+    def begin(self, directory: Path, config: Config, record: Record) -> None:
+        """Write what was asked and found, before the first step."""
+        directory.mkdir(parents=True, exist_ok=True)
+        write_atomically(directory / "config.json", config.model_dump_json(indent=1))
+        write_file(directory / "run.toml", config, record["symmetry"])
+        write_atomically(directory / RECORD, json.dumps(record, indent=1))
+
+    def show(self, name: str, config: Config) -> training_run.Progress:
+        return lambda step, total, loss: self.bars.update(name, step, total, loss, config.batch_images)
+
+    def watch(self) -> Any:
+        """Shows phases of reading that take longer than a second."""
+        began: dict[str, float] = {}
+
+        def tell(what: str, done: int, total: int) -> None:
+            if time.monotonic() - began.setdefault(what, time.monotonic()) > 1:
+                self.bars.update(what, done, total, None, 1)
+
+        return tell
+
+
+def latest(request: Request, root: Path) -> Request:
+    """The request of the latest run on this folder, with this number of epochs or minutes if any are given."""
+    below = request.directory(root).parents[1]
+    found = sorted(below.glob(f"*/seed*/{RECORD}"), key=lambda path: path.stat().st_mtime)
+    records = [json.loads(path.read_text()) for path in found]
+    whole = [record for record in records if "choice" in record]
+    if not whole:
+        raise ConfigError(f"there is no run to resume in {below}: leave --resume out")
+    before = whole[-1]["request"]
+    options = {key: value for key, value in before["options"].items() if key != "epochs" or not request.minutes}
+    options |= {"epochs": request.epochs} if request.epochs else {}
+    minutes = request.minutes if request.minutes or request.epochs else before["minutes"]
+    return Request(request.folder, before["symmetry"], minutes, before["compare"], before["seed"], options)

@@ -1,0 +1,157 @@
+"""What to train for a folder: network, image size, batch and number of epochs, and why. Nothing here runs anything.
+
+All numbers that depend on the data are here; the settings that do not are those of the experiments `fit` and
+`fit-masks` (`settings/experiments.py`).
+"""
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from quarterturn_lab.data.look import Found
+from quarterturn_lab.errors import ConfigError
+from quarterturn_lab.runs.model_card import DENSE
+from quarterturn_lab.settings.config import Config, checked
+from quarterturn_lab.settings.experiments import settings_of, two_dimensional
+
+# Input sides to choose from. Below 48 pixels the first convolution has stride 1: such images are small as they are.
+SIDES = (32, 48, 64, 96, 128)
+STRIDED = 48
+TILES = (64, 128)  # sides of tiles, for masks: room for the U-Net's three levels
+EPOCHS = 20  # at least so many passes over the images: larger images wait until the minutes allow them
+STEPS = 20  # at least so many steps in an epoch of a small set, if batches of 8 allow them
+BATCHES = (8, 32)  # the larger one as in the searches of docs/when-to-use.md
+TRIAL = 0.25  # share of the minutes for the choice of the symmetry
+RESERVE = 0.05  # of the minutes, for what is not counted
+FEWEST = 20  # images: with fewer, three parts of them say nothing
+
+# Row of each kind of network; those for groups are rolled, with as many maps as the ordinary one.
+IMAGE_ROWS = {"none": "residual-plain", "C4": "residual-c4", "D4": "residual-d4"}
+MASK_ROWS = {"none": "baseline", "C4": "roll-all-quarter", "D4": "roll-all-eighth-dihedral"}
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of inputs and batches, and why."""
+
+    side: int
+    stem_stride: int
+    batch: int
+    tiles: int = 1
+    why: str = ""
+
+    @property
+    def positions(self) -> int:
+        """Positions of the first maps: the time of a step grows with them."""
+        return (self.side // self.stem_stride) ** 2
+
+
+def sizes(found: Found) -> list[Size]:
+    """The sizes that suit the images, from small to large."""
+    middle, train = found.sides[1], found.parts["train"]
+    if found.task in DENSE:
+        fitting = [side for side in TILES if side <= max(middle, TILES[0])]
+        tiles = [max(1, min(32, round((middle / side) ** 2))) for side in fitting]
+        return [
+            Size(side, 1, min(16, batch_for(train * count)), count) for side, count in zip(fitting, tiles, strict=True)
+        ]
+    enough = [side for side in SIDES if side >= middle][:1]  # larger ones only enlarge the images
+    fitting = [side for side in SIDES if side < middle] + enough
+    useful = [side for side in fitting if side >= STRIDED] or fitting  # 32 at stride 1 takes the time of 64 at stride 2
+    return [Size(side, 2 if side >= STRIDED else 1, batch_for(train)) for side in useful]
+
+
+def batch_for(samples: int) -> int:
+    """The batch size for a number of samples: a power of two that leaves some steps in an epoch.
+
+    >>> batch_for(100), batch_for(600), batch_for(50_000)
+    (8, 16, 32)
+    """
+    low, high = BATCHES
+    return int(min(high, max(low, 2 ** math.floor(math.log2(max(samples / STEPS, 1))))))
+
+
+def size_for(found: Found, seconds: float | None, cost: Callable[[Size], float]) -> Size:
+    """The largest size with enough epochs in these seconds; `cost` is the seconds of an epoch at a size."""
+    options = sizes(found)
+    if seconds is None:
+        return replace(options[-1], why=f"images of {options[-1].side} pixels")
+    affordable = [size for size in options if seconds / cost(size) >= EPOCHS]
+    chosen = affordable[-1] if affordable else options[0]
+    what = "tiles" if found.task in DENSE else "images"
+    if chosen == options[-1]:
+        why = f"{what} of {chosen.side} pixels, which is what the files have" if what == "images" else ""
+    else:
+        why = f"{what} of {chosen.side} pixels, so that the minutes allow {EPOCHS} passes or more over all of them"
+    return replace(chosen, why=why or f"{what} of {chosen.side} pixels")
+
+
+def epochs_for(seconds: float, epoch: float, rest: float, images: int, spent: float = 0.0) -> int:
+    """The number of epochs that these seconds allow, if one takes `epoch` seconds and scoring takes `rest`.
+
+    `spent` are the seconds that went before.
+
+    >>> epochs_for(600, 20, 60, 1000)
+    25
+    """
+    left = seconds * (1 - RESERVE) - rest
+    if left < epoch:
+        needed = math.ceil((spent + (epoch + rest) / (1 - RESERVE)) / 6) / 10
+        raise ConfigError(
+            f"one pass over the {images:,} training images takes about {_minutes(epoch)} and scoring {_minutes(rest)}, "
+            f"and {_minutes(max(seconds, 0))} are left: give --minutes {needed:g} or more, --epochs 1, or a smaller "
+            "--train-size"
+        )
+    return int(left / epoch)
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.1f} minutes" if seconds >= 60 else f"{seconds:.1f} seconds"
+
+
+def config_of(
+    found: Found, size: Size, symmetry: str, epochs: int, seed: int, options: dict[str, Any], warps: dict[str, Any]
+) -> Config:
+    """The settings of a run on this folder; `options` are the user's and win."""
+    masks = found.task in DENSE
+    rows = MASK_ROWS if masks else IMAGE_ROWS
+    planned: dict[str, Any] = {
+        "data": str(found.folder),
+        "channels": found.channels,
+        "floats": found.floats,
+        "side": size.side,
+        "batch": size.batch,
+        "epochs": epochs,
+        "threads": cores(),
+        **warps,
+        **({"tiles": size.tiles} if masks else {"stem_stride": size.stem_stride, "blocks": 1}),
+        **({"invariants": True} if not masks and symmetry != "none" and "pool" not in options else {}),
+        **({"output": "sigmoid"} if found.task == "answers" else {}),
+    }
+    settings = settings_of("fit-masks" if masks else "fit", rows.get(symmetry, rows["C4"]), **{**planned, **options})
+    if symmetry != "none":
+        group = two_dimensional(symmetry)
+        settings["net"] = replace(settings["net"], group=group.name, divide=group.order)
+    settings["score_turns"] = symmetry == "none"  # others give the same answer for each turn
+    return checked({**settings, "seed": seed})
+
+
+def cores() -> int:
+    """The number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def warps_of(symmetry: str) -> dict[str, Any]:
+    """How training images are turned and flipped, for images with this symmetry: as their kind allows, at any angle.
+
+    >>> warps_of("C4")
+    {'turn': 360.0, 'flip': False}
+    """
+    if symmetry == "none":
+        return {"turn": 0.0, "flip": False}
+    from quarterturn.groups import C4
+
+    group = two_dimensional(symmetry)
+    return {"turn": 360.0 if group.exchanged else 0.0, "flip": not set(group.elements) <= set(C4.elements)}

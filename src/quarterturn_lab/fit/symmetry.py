@@ -1,0 +1,231 @@
+"""Which symmetry a set of images has, told from short training on a part of the minutes.
+
+Two probes are trained. The first is an ordinary network that never sees a turned image; the second is equivariant to
+quarter turns and never sees a mirrored one. Both are then scored on validation images as they are, and turned or
+mirrored. If images have no up, turning cannot matter on average, whatever the network has learned: image and label are
+as likely as before. So a clear loss is evidence against the symmetry, however well or badly the probes are trained.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+import quarterturn as qt
+from quarterturn_lab.data.dataset import VOID, Data, Dataset, Indices, ragged
+from quarterturn_lab.data.scaling import scaling_of
+from quarterturn_lab.evaluation.score import labels_of, predict
+from quarterturn_lab.evaluation.statistics import mean_sd
+from quarterturn_lab.runs.environment import pick_device
+from quarterturn_lab.runs.network import net_for
+from quarterturn_lab.settings.config import Config
+from quarterturn_lab.training import loop
+from quarterturn_lab.training.order import steps_per_epoch
+from quarterturn_lab.training.training_run import Progress
+
+Losses = NDArray[np.float64]
+Probe = tuple[Config, nn.Module]
+
+CLEAR = 1e-3  # one-sided p-value below which a difference counts; real ones are far below
+# Share of what a probe has learned that must be lost for a difference to matter. Most images without an up lie in some
+# orientations more often than in others (plankton loses 14 % when it is turned), and upright digits lose all.
+UP, HAND = 1 / 3, 0.1
+LEARNED = 0.15  # share of the constant answer's loss that the probe must have removed, to be a witness
+UNRESOLVED = 0.2  # share of the images in pairs of classes that the probe cannot tell apart yet
+MOST = 2000  # validation images that are scored
+PAIR, EVEN = 0.6, 0.6  # what two classes get together, and one beside the other, to be called unresolved
+LEAST = 1e-3  # probabilities are raised to this, so that a single image counts no more than seven
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Losses of the validation images, one each."""
+
+    upright: Losses  # of an ordinary network, trained on images as they are
+    turned: Losses  # of the same network on turned images: the mean over three quarter turns
+    turning: Losses  # of a network that is equivariant to quarter turns
+    mirrored: Losses  # of the same network on mirrored images
+    constant: float  # the loss of the best constant answer
+    unresolved: float = 0.0  # share of the images in pairs of classes that the second network cannot tell apart
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A symmetry, a sentence that says why, and whether the evidence is clear."""
+
+    symmetry: str
+    why: str
+    sure: bool
+
+
+def decide(evidence: Evidence) -> Choice:
+    """The symmetry that the evidence speaks for: none, C4 or D4."""
+    up, up_p = lost(evidence.upright, evidence.turned, evidence.constant)
+    hand, hand_p = lost(evidence.turning, evidence.mirrored, evidence.constant)
+    better = p_value(evidence.upright - evidence.turning) < CLEAR
+    if up > UP and up_p < CLEAR and not better:
+        return Choice(
+            "none",
+            f"the images have an up: turned by 90°, {_share(up)} of what an ordinary network had learned is lost, and "
+            "an equivariant one does not learn more",
+            True,
+        )
+    if hand > HAND and hand_p < CLEAR:
+        return Choice("C4", f"mirror images differ: mirrored, {_share(hand)} of what was learned is lost", True)
+    learned = 1 - float(evidence.turning.mean()) / evidence.constant if evidence.constant else 0.0
+    if learned < LEARNED:
+        return Choice("C4", "the trial was too short to tell whether mirror images may be treated alike", False)
+    if evidence.unresolved > UNRESOLVED:
+        return Choice(
+            "C4",
+            f"{_share(evidence.unresolved)} of the images are in pairs of classes that the trial could not tell apart: "
+            "they may be mirror images",
+            False,
+        )
+    few = len(evidence.upright) < 50
+    turned = "turned or mirrored images are recognised as well as others"
+    return Choice("D4", f"{turned}, on {len(evidence.upright):,} validation images", not few)
+
+
+def lost(before: Losses, after: Losses, constant: float) -> tuple[float, float]:
+    """The share of what a network has learned that is lost, and the p-value of the difference.
+
+    What it has learned is the difference between its loss and that of the best constant answer.
+    """
+    learned = constant - float(before.mean())
+    difference = float((after - before).mean())
+    return (difference / learned if learned > 0 else 0.0), p_value(after - before)
+
+
+def p_value(differences: Losses) -> float:
+    """One-sided: how likely a mean this high is if the true one is zero, by Student's t."""
+    from scipy.special import stdtr  # type: ignore[import-untyped]
+
+    mean, sd = mean_sd(differences.tolist())
+    if not sd:
+        return 0.0 if mean > 0 else 1.0
+    return float(stdtr(len(differences) - 1, -mean / (sd / math.sqrt(len(differences)))))
+
+
+def _share(part: float) -> str:
+    return "all" if part >= 0.995 else f"{part:.0%}"
+
+
+# --- the probes -------------------------------------------------------------------------------------------------------
+
+
+def trained(config: Config, data: Data, progress: Progress | None = None) -> nn.Module:
+    """A network after training by these settings, which leaves nothing on the disk."""
+    torch.set_num_threads(config.threads)
+    device = pick_device(config.device)
+    state = loop.new_state(config, net_for(config, data.classes).to(device), device)
+    total = steps_per_epoch(config, data) * config.epochs
+    for step in loop.train(config, data, state):
+        if progress:
+            progress(step.step, total, step.loss)
+    return state.scored.eval()
+
+
+def evidence(upright: Probe, turning: Probe, data: Data) -> Evidence:
+    """The losses of two trained probes on validation images."""
+    indices = data.valid[:: max(1, len(data.valid) // MOST)][:MOST]
+    turns = [losses(upright, data, indices, qt.C4, g) for g in range(qt.C4.order)]
+    mirrors = [losses(turning, data, indices, qt.MIRROR, g) for g in range(qt.MIRROR.order)]
+    return Evidence(
+        turns[0],
+        np.mean(turns[1:], axis=0),
+        mirrors[0],
+        mirrors[1],
+        constant_loss(data, indices),
+        unresolved(turning, data, indices) if data.task == "classes" else 0.0,
+    )
+
+
+def losses(probe: Probe, data: Data, indices: Indices, group: qt.Group, g: int) -> Losses:
+    """The loss of each of these images, turned by an element of the group."""
+    config, net = probe
+    seen = moved(data, indices, group, g)
+    device = next(net.parameters()).device
+    found = predict(config, net, seen, seen.valid, device, scaling=scaling_of(data))
+    return image_losses(data.task, found, labels_of(config, seen, seen.valid))
+
+
+def image_losses(task: str, predicted: Any, labels: Any) -> Losses:
+    """The loss of each image: cross-entropy of classes, tags and pixels; squared error of numbers, in variances."""
+    if task == "classes":
+        return -np.log(predicted[np.arange(len(labels)), labels].clip(LEAST))
+    if task == "regions":
+        return np.array([_region_loss(p, t) for p, t in zip(predicted, labels, strict=True)])
+    if task in ("tags", "pixels", "instances"):
+        return np.array([_two_way_loss(p, t > 0.5) for p, t in zip(predicted, labels, strict=True)])
+    return ((predicted - labels) ** 2 / np.maximum(np.var(labels, axis=0, dtype=np.float64), 1e-12)).mean(axis=1)
+
+
+def _two_way_loss(p: NDArray[Any], truth: NDArray[np.bool_]) -> float:
+    return float(-np.log(np.where(truth, p, 1 - p).clip(LEAST)).mean())
+
+
+def _region_loss(p: NDArray[Any], truth: NDArray[Any]) -> float:
+    counts = truth != VOID
+    chosen = np.take_along_axis(p, np.where(counts, truth, 0)[None].astype(np.int64), axis=0)[0]
+    return float(-np.log(chosen[counts].clip(LEAST)).mean()) if counts.any() else 0.0
+
+
+def constant_loss(data: Data, indices: Indices) -> float:
+    """The mean loss of the best constant answer for these images."""
+    if data.task in ("numbers", "answers"):
+        return 1.0
+    if isinstance(data, Dataset):
+        labels = data.labels[indices]
+        return _entropy(np.bincount(labels)) if data.task == "classes" else _two_way_entropy(labels.mean(axis=0))
+    maps = [data.labels[i].ravel() for i in indices]
+    if data.task == "regions":
+        pixels = np.concatenate(maps)
+        return _entropy(np.bincount(pixels[pixels != VOID]))
+    return _two_way_entropy(np.array([np.mean([(labels > 0).mean() for labels in maps])]))
+
+
+def _two_way_entropy(shares: NDArray[Any]) -> float:
+    return float(np.mean([_entropy(np.array([share, 1 - share])) for share in shares]))
+
+
+def _entropy(counts: NDArray[Any]) -> float:
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
+def unresolved(probe: Probe, data: Data, indices: Indices) -> float:
+    """The share of these images in pairs of classes that get probability together, and about the same each."""
+    config, net = probe
+    found = predict(config, net, data, indices, next(net.parameters()).device)
+    labels = data.labels[indices]  # type: ignore[index]  # classes have an array
+    taken = np.zeros((len(data.classes),) * 2)
+    np.add.at(taken, labels, found)
+    counts = np.bincount(labels, minlength=len(data.classes))
+    taken /= np.maximum(counts, 1)[:, None]
+    pairs = 0
+    for a in np.flatnonzero(counts):
+        b = int(np.argsort(taken[a])[-1 if taken[a].argmax() != a else -2])
+        together = taken[a, a] + taken[a, b] > PAIR
+        if together and counts[b] and taken[a, b] > EVEN * taken[a, a] and taken[b, a] > EVEN * taken[b, b]:
+            pairs += counts[a]
+    return float(pairs / len(labels))
+
+
+def moved(data: Data, indices: Indices, group: qt.Group, g: int) -> Data:
+    """These images alone, turned by an element of the group, with their labels."""
+    places = np.arange(len(indices))
+    common: dict[str, Any] = {"train": places, "test": places, "valid": places}
+    common["names"] = tuple(data.names[i] for i in indices)
+    if isinstance(data, Dataset):
+        images = qt.act(torch.from_numpy(data.images[indices]), group, g).numpy()
+        return replace(data, images=images, labels=data.labels[indices], **common)
+    scenes = [qt.act(torch.from_numpy(data.images[i])[None], group, g)[0].numpy() for i in indices]
+    maps = [
+        qt.act(torch.from_numpy(data.labels[i].astype(np.int64))[None, None], group, g)[0, 0].numpy() for i in indices
+    ]
+    return replace(data, images=ragged(scenes), labels=ragged(maps), **common)

@@ -1,0 +1,182 @@
+"""The page of a fit: one sentence first, then what a reader asks next. One file, without scripts or addresses."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, Template
+from markupsafe import Markup, escape
+
+import quarterturn as qt
+from quarterturn_lab.data.dataset import Dataset
+from quarterturn_lab.errors import ConfigError
+from quarterturn_lab.evaluation import classification
+from quarterturn_lab.evaluation.certainty import macro_f1
+from quarterturn_lab.evaluation.tasks import TASKS
+from quarterturn_lab.files import write_atomically
+from quarterturn_lab.report import svg
+from quarterturn_lab.report.cards import Card, Table
+from quarterturn_lab.report.figures import ANGLES, some_test_images
+from quarterturn_lab.report.fit_classes import class_cards, confusion_csv, tag_cards
+from quarterturn_lab.report.fit_masks import mask_cards
+from quarterturn_lab.report.fit_numbers import number_cards
+from quarterturn_lab.report.headline import headline
+from quarterturn_lab.report.judged import Judged, Turned, changes_by_angle, judged, turned
+from quarterturn_lab.report.measures import Measure, difference, measure
+from quarterturn_lab.runs import run_directory
+from quarterturn_lab.settings.in_words import training_in_words
+
+CARDS: dict[str, Callable[[list[Judged]], list[Card]]] = {
+    "classes": class_cards,
+    "tags": tag_cards,
+    "numbers": number_cards,
+    "answers": number_cards,
+    "pixels": mask_cards,
+    "instances": mask_cards,
+    "regions": mask_cards,
+}
+CHANGES = {  # what is drawn against the angle
+    "classes": "% of images with another answer",
+    "tags": "% of tags with another answer",
+    "numbers": "mean change, in deviations",
+    "answers": "mean change of a share",
+}
+TURNED = 60  # test images in the figure of angles
+
+
+@dataclass(frozen=True)
+class Written:
+    """A page, its first sentence, and the largest relative change of the output over the group, in float64."""
+
+    path: Path
+    headline: str
+    change: float | None  # None for an ordinary network
+
+
+def write_fit_report(
+    run: Path,
+    compare: Path | None = None,
+    choice: dict[str, Any] | None = None,
+    data_folder: str | None = None,
+    output: Path | None = None,
+) -> Written:
+    """Write report.html, and confusion.csv for classes, into the directory of a finished run, or another.
+
+    `compare` is the run of the ordinary network, `choice` what was said for the symmetry ("symmetry", "why", "sure").
+    """
+    runs = [judged(path, data_folder) for path in (run, compare) if path is not None]
+    if runs[0].data.test.tolist() != runs[-1].data.test.tolist() or runs[0].data.names != runs[-1].data.names:
+        raise ConfigError(f"{run} and {compare} have other test images, so that they cannot be compared: leave one out")
+    measures = [measure(each) for each in runs]
+    group = qt.named(runs[0].group) if runs[0].group else None
+    turns = [turned(each, group or qt.C4) for each in runs]
+    task, output = runs[0].data.task, output or run
+    first = headline(runs, measures, turns)
+    output.mkdir(parents=True, exist_ok=True)
+    write_atomically(
+        output / "report.html",
+        _template().render(
+            title=Path(runs[0].config.data or run).name,
+            headline=first,
+            difference=difference(*measures) if len(measures) > 1 else "",
+            choice=choice,
+            scores=_scores(runs, measures),
+            cards=[*_turning(runs, turns), *CARDS[task](runs), *_curves(runs)],
+            facts=_facts(runs[0]),
+            settings=json.dumps(runs[0].config.model_dump(mode="json"), indent=1),
+            environment=(run / "environment.json").read_text(),
+        ),
+    )
+    if task == "classes":
+        write_atomically(output / "confusion.csv", confusion_csv(runs[0]))
+    return Written(output / "report.html", first, turns[0].exact if group else None)
+
+
+def _template() -> Template:
+    made = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    made.filters["breakable"] = lambda text: Markup(escape(text).replace("_", Markup("_<wbr>")))
+    return made.from_string((files(__package__) / "templates/fit.html").read_text())
+
+
+# --- scores -----------------------------------------------------------------------------------------------------------
+
+
+def _scores(runs: list[Judged], measures: list[Measure]) -> Table:
+    task = TASKS[runs[0].data.task]
+    others = [name for name in runs[0].summary["test"] if name not in ("kaggle",)]
+    header = ["", "test", "95 % interval", *(name.replace("_", "-") for name in others)]
+    header += ["macro-F1"] * (runs[0].data.task == "classes")
+    header += [f"{task.short}, 4 turns averaged", "parameters", "CPU seconds of training"]
+    rows = []
+    for run, own in zip(runs, measures, strict=True):
+        found, interval = run.summary, own.interval
+        ends = f"{own.number(interval[0])} to {own.number(interval[1])}" if interval else ""
+        cells = [run.name, own.text, ends, *(f"{found['test'][name]:.{task.digits}g}" for name in others)]
+        if run.data.task == "classes":
+            cells.append(f"{macro_f1(classification.confusion(run.predicted, run.labels)):.3f}")
+        averaged = found.get("test_4_turns", {}).get(task.score)
+        cells += ["" if averaged is None else f"{averaged:.{task.digits}g}"]
+        rows.append((*cells, f"{found['parameters']:,}", f"{found['cpu_seconds']:,.0f}"))
+    return Table(header, rows)
+
+
+# --- turning ----------------------------------------------------------------------------------------------------------
+
+
+def _turning(runs: list[Judged], turns: list[Turned]) -> list[Card]:
+    data, group = runs[0].data, runs[0].group or "C4"
+    rows = []
+    for run, found in zip(runs, turns, strict=True):
+        changed = f"{found.changed} of {found.images}" if isinstance(data, Dataset) else "not counted"
+        rows.append((run.name, changed, f"{found.most:.1e}", f"{found.exact:.1e}"))
+    text = (
+        f"Test images in all orientations of {group}. The last column is the check: the output's largest relative "
+        "change in float64. Rounding gives about 1e-15; anything above 1e-6 is no symmetry."
+    )
+    header = ("", "images with another answer", "largest change of an answer", "of the output (float64)")
+    cards = [Card("What the symmetry check said", text, "table", Table(header, rows))]
+    if isinstance(data, Dataset):
+        indices = some_test_images(data, TURNED)
+        series = {run.name: (ANGLES, changes_by_angle(run, ANGLES, indices)) for run in runs}
+        text = (
+            f"How answers change as images are turned, over {len(indices)} test images. Between quarter turns the "
+            "image is interpolated, and no network is exact there."
+        )
+        drawn = svg.lines(series, "rotation of the image, degrees", CHANGES[data.task], degrees=True)
+        cards.insert(0, Card("If the image is turned", text, "figure", drawn))
+    return cards
+
+
+# --- training, settings -----------------------------------------------------------------------------------------------
+
+
+def _curves(runs: list[Judged]) -> list[Card]:
+    task = TASKS[runs[0].data.task]
+    cards = []
+    for key, title in (("train_loss", "Training loss"), (f"valid_{task.score}", f"Validation {task.name}")):
+        series = {}
+        for run in runs:
+            points = [(record["epoch"], record[key]) for record in run_directory.records(run.path) if key in record]
+            if points:
+                series[run.name] = (np.array(points)[:, 0], np.array(points)[:, 1])
+        if series:
+            text = "On augmented images." if key == "train_loss" else f"{task.better.capitalize()} is better."
+            cards.append(Card(title, text, "figure", svg.lines(series, "epoch", "")))
+    return cards
+
+
+def _facts(run: Judged) -> list[tuple[str, str]]:
+    config, found = run.config, run.summary
+    network = config.backbone or config.factory or config.row
+    return [
+        ("images", f"{config.data or 'built in'}: {found['train_images']:,} training, {len(run.data.valid):,} "
+                   f"validation, {found['test_images']:,} test, {found['skipped_images']:,} skipped"),
+        ("network", f"{network}{f', {config.how}' if config.backbone else ''}, {found['parameters']:,} parameters"),
+        ("input", f"{config.net.channels} x {config.net.side} x {config.net.side}"),
+        ("training", f"{config.epochs} epochs, batches of {config.batch_images}; {training_in_words(config)}"),
+        ("run", str(run.path)),
+    ]  # fmt: skip

@@ -1,0 +1,65 @@
+"""The paper's other two tables on a small scale, galaxies and aerial images; and nuclei, which the paper has not."""
+
+from quarterturn_lab.studies.definition import TURNED, Question, Study, Takeaway, entries
+from quarterturn_lab.studies.plankton import LONGER, MAIN, WIDER, plankton_questions, plankton_takeaways
+
+SHARED = "All runs share one test set. ± and intervals cover other seeds, not other test images."
+
+GALAXIES = Study(
+    "Galaxies, the paper's rows",
+    "3,200 galaxies with shares of votes: which of the paper's networks, for a given training time?",
+    "3,200 training images, 400 to choose on and 400 to test on, 33 x 33 pixels, 17 shares of votes for each. The "
+    "paper has 55,421 images of 64 x 64 pixels, 37 shares, and a larger network.",
+    (
+        *entries("galaxies-small", 3, MAIN),
+        *entries("galaxies-small", 3, LONGER, epochs=80),
+        *entries("galaxies-small", 3, WIDER),
+    ),
+    plankton_takeaways(),
+    plankton_questions("-80epochs"),
+    (SHARED, "Images and networks are small: compare orders with the paper's, not figures."),
+    measure="rmse",
+    budgets=(60, 200),
+)
+
+AERIAL = ("baseline", "baseline-linear", "baseline-half", "pool-mean", "roll-all-quarter", "roll-all-half")
+ROADS = Study(
+    "Roads, the paper's rows",
+    "Seven aerial images with roads marked: which of the paper's networks, for a given training time?",
+    "Seven training images of the Massachusetts roads set, one to choose on, two to test on, scored whole. The paper "
+    "has buildings, the sister set, and four times as many filters.",
+    (*entries("roads-small", 3, AERIAL), *entries("roads-small", 3, LONGER, epochs=80)),
+    (Takeaway("pool-mean", ("baseline-linear",)), Takeaway("roll-all-half")),
+    (
+        Question("pool-mean", "baseline", "the paper's claim"),
+        Question("pool-mean", "baseline-linear", "the same without the ReLU that pooling removes"),
+        Question("pool-mean", f"baseline-linear{TURNED}", "averaging turns needs no training"),
+        Question("pool-mean", f"baseline-80epochs{TURNED}", "a baseline trained four times as long instead"),
+        Question("roll-all-half", "baseline", "the paper's best row"),
+        Question("roll-all-half", f"baseline-80epochs{TURNED}", "a baseline trained four times as long instead"),
+        Question("roll-all-half", "pool-mean", "the paper's best row against its second"),
+        Question("roll-all-quarter", "baseline-half", "the paper's claim of fewer parameters"),
+    ),
+    (SHARED, "Ten images in all: other towns may give another order."),
+    measure="auc",
+    budgets=(60, 200),
+)
+
+ROLLED = ("roll-all-quarter", "roll-all-eighth-dihedral")  # as many maps as the baseline
+NUCLEI_OPTIONS = {"norm": True, "validation": 0.1}
+NUCLEI = Study(
+    "Nuclei",
+    "About 430 microscopy images with masks: an ordinary U-Net, or one of C4 or D4?",
+    "A small U-Net with batch norm, as many maps in each. A tenth of the images is for testing, a tenth of the others "
+    "to choose on.",
+    entries("nuclei", 3, ("baseline", *ROLLED), **NUCLEI_OPTIONS),
+    tuple(Takeaway(row, (f"baseline{TURNED}",)) for row in ROLLED),
+    tuple(
+        Question(row, other, why)
+        for row in ROLLED
+        for other, why in (("baseline", "as many maps"), (f"baseline{TURNED}", "averaging turns needs no training"))
+    ),
+    (SHARED,),
+    measure="dice",
+    budgets=(600,),
+)

@@ -1,0 +1,86 @@
+"""convert: transformers of timm become exactly equivariant, with nearly all of their work in rolled layers."""
+
+import copy
+from typing import Any
+
+import pytest
+import timm
+import torch
+from test_convert_timm import agree, is_exact
+from timmtools import image
+
+import quarterturn as qt
+from quarterturn.check import error_of_answers
+from quarterturn.graph.lively import lively
+
+# What is given to timm, so that they are small; patches of 14 need sides of 56.
+FEW: dict[str, dict[str, Any]] = {
+    "vit_tiny_patch16_224": {},
+    "deit_tiny_distilled_patch16_224": {},
+}
+MORE: dict[str, dict[str, Any]] = {
+    "vit_small_patch14_reg4_dinov2": {"img_size": 56},
+    "deit_tiny_patch16_224": {},
+    "deit3_small_patch16_224": {},
+    "vit_base_patch16_clip_224": {},
+    "vit_little_patch16_reg4_gap_256": {},
+    "resmlp_12_224": {},
+    "gmlp_s16_224": {},
+    "mixer_s32_224": {},
+}
+SIZE = 64
+LEAST = 0.8  # of the old network's multiply-adds in layers that share filters
+
+
+def check(name: str, group: qt.Group, **options: Any) -> None:
+    torch.manual_seed(0)
+    model = timm.create_model(name, num_classes=10, **{"img_size": SIZE, **options}).eval()
+    x = image(batch=2, size=options.get("img_size", SIZE))
+    net = qt.convert(model, group, example=x)
+    assert net.conversion.rolled_share >= LEAST
+    converted = lively(net, [x])
+    turned = qt.convert(model, group, rotate="maps", example=x).eval()
+    turned.load_state_dict(converted.state_dict())
+    with torch.no_grad():
+        assert converted(x).shape == model(x).shape
+        assert error_of_answers(lively(model, [x]), group, (x,)) > 1e-2  # the same check finds the old network out
+        assert is_exact(converted, group, x)
+        assert agree(turned, converted, x)
+        assert agree(qt.to_plain(converted, x), converted, x)
+    net.train()
+    net(x).square().mean().backward()
+    gradients = [p.grad for p in net.parameters() if p.requires_grad]
+    assert all(g is not None and g.isfinite().all() for g in gradients)
+    torch.optim.SGD(net.parameters(), 1e-3).step()
+    assert is_exact(net.eval(), group, x)
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_converted_transformers_are_exact(name: str) -> None:
+    check(name, qt.C4, **FEW[name])
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224"])
+def test_converted_transformers_are_exact_to_flips(name: str) -> None:
+    check(name, qt.D4, **FEW[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MORE)
+def test_more_transformers_are_exact(name: str) -> None:
+    check(name, qt.C4, **MORE[name])
+
+
+def test_attention_in_one_call_and_spelled_out_give_the_same() -> None:
+    torch.manual_seed(0)
+    model: Any = timm.create_model("vit_tiny_patch16_224", num_classes=10, img_size=SIZE)
+    spelled = copy.deepcopy(model)
+    for block in spelled.blocks:
+        assert block.attn.fused_attn
+        block.attn.fused_attn = False
+    x = image(batch=2)
+    one, other = (qt.convert(net, qt.C4, example=x).eval() for net in (model, spelled))
+    other.load_state_dict(one.state_dict())
+    with torch.no_grad():  # heads of other widths have another scale in torch's own attention
+        torch.testing.assert_close(other(x), one(x), rtol=1e-2, atol=1e-2)
+        assert is_exact(other, qt.C4, x)
