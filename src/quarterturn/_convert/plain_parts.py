@@ -142,6 +142,8 @@ def _as_it_is(
     w: EquivariantWriter, path: str, module: nn.Module, nodes: Sequence[Any], arguments: Any, example: Any
 ) -> Any:
     """Behind a pool, the part runs as before."""
+    if not nodes:
+        raise Refusal("it makes a tensor of numbers alone, and how that turns cannot be told")
     args, kwargs = trees.mapped(arguments, Place, lambda _, place: nodes[place.number])
     new = w.layer(path, lambda: copied_module(module), *args)
     new.kwargs = kwargs
