@@ -313,6 +313,63 @@ def test_max_pooling_pools_once_and_has_derivatives_of_every_kind(
     torch.testing.assert_close(each.squeeze(1), out.detach(), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("group", [MIRROR, C2, C4, D4], ids=lambda g: g.name)
+def test_max_pooling_in_one_pass_is_torchs_own(group: Group) -> None:
+    """Where orientations start at different places the kernel pools: same numbers, ties, gradients, NaN, infinity."""
+    if not qt.kernel.is_available():
+        pytest.skip("the kernel is not compiled")
+    assert qt.layers.pooling._kernel_may_run()
+    for features, size, chosen in (
+        (1, 6, (3, 2, 1)), (2, 8, (3, 2, 1)), (3, 9, (2, 2, 0)), (5, 10, (3, 2, 0)), (9, 7, (4, 3, 2, 1, True)),
+        (2, 12, (3, 2, 1, 2)),
+    ):  # fmt: skip
+        maps, filters = (qt.MaxPool(group, *chosen, rotate=rotate) for rotate in ("maps", "filters"))
+        x = torch.randint(-3, 4, (2 * group.order, features, size, size)).float()  # many ties
+        x[0, 0, 1, :] = torch.nan
+        x[1, 0, 0, 0] = torch.inf
+        stacked = qt.stack(x, group).requires_grad_()
+        shift = qt.layers.pooling._shift_for(stacked, group, filters.windows)
+        assert shift is not None
+        out = filters(stacked)
+        assert out.grad_fn.name() == "_MaxPoolBackward"
+        torch.testing.assert_close(out, qt.stack(maps(x), group), rtol=0, atol=0, equal_nan=True)
+        shifted = qt.layers.pooling._max_pool_of_shifted(
+            stacked.contiguous(memory_format=torch.channels_last), shift, filters.windows
+        )
+        grad = torch.randint(-9, 10, out.shape).float()  # sums of these do not depend on their order
+        ours, torchs = (torch.autograd.grad(y, stacked, grad)[0] for y in (out, shifted))
+        assert torch.equal(ours, torchs)
+        least = torch.full_like(stacked, -torch.inf).requires_grad_()
+        assert (filters(least) == -torch.inf).all()
+        (of_least,) = torch.autograd.grad(filters(least), least, grad)
+        assert of_least.sum() == grad.sum()  # one of them is the largest
+        with torch.no_grad():
+            assert torch.equal(filters(stacked).nan_to_num(7.5), out.nan_to_num(7.5))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_max_pooling_in_one_pass_on_any_number_of_threads(threads: int) -> None:
+    before = torch.get_num_threads()
+    x = torch.randn(3, 12, 10, 10, requires_grad=True)
+    layer = qt.MaxPool(C4, 3, 2, 1, rotate="filters")
+    wanted = torch.autograd.grad(layer(x.double()).square().sum(), x)[0]
+    torch.set_num_threads(threads)
+    try:
+        torch.testing.assert_close(torch.autograd.grad(layer(x).square().sum(), x)[0], wanted)
+        torch.testing.assert_close(*second_derivatives(layer, x))
+    finally:
+        torch.set_num_threads(before)
+
+
+def second_derivatives(layer: nn.Module, x: Tensor) -> list[Tensor]:
+    """Of the layer in float32, and in float64."""
+    found = []
+    for y in (layer(x), layer(x.double()).float()):
+        (first,) = torch.autograd.grad(y.pow(3).sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(first.square().sum(), x)[0])
+    return found
+
+
 def test_max_pooling_refuses_what_torch_refuses() -> None:
     for layer, features in ((nn.MaxPool2d(3, 2, 1), 2), (qt.MaxPool(C4, 3, 2, 1, rotate="filters"), 8)):
         with pytest.raises(NotImplementedError, match="not implemented for 'Bool'"):

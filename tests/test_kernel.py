@@ -16,7 +16,8 @@ from torch import Tensor
 import quarterturn as qt
 from quarterturn import C2, C4, D4, FLIP, MIRROR, OCTA, OCTA_FULL, Group, generate
 from quarterturn.fourier.irreps import transform
-from quarterturn.kernel import compiler, group_conv, is_available, library, moves, operators, packed_weights
+from quarterturn.kernel import compiler, group_conv, is_available, library, moves, operators, packed_weights, plan
+from quarterturn.kernel.structures import structure
 
 FLIPS = generate("two flips", (-1, 2), (1, -2))
 OTHER_D4 = generate("D4, the flip first", (+1, -2), (-2, +1))
@@ -168,6 +169,33 @@ def test_output_and_gradients_are_the_definition(group: Group, exact: bool) -> N
 
 
 @needs_kernel
+@each_group
+@pytest.mark.parametrize("exact", FORMS)
+def test_strides_on_even_sides_are_the_definition(group: Group, exact: bool) -> None:
+    """Orientations read different pixels there: other forms, of one position and of the gradient to the input."""
+    for features, out in ((3, 5), (8, 8), (18, 24)):
+        for kernel, padding, stride in ((1, 0, 2), (3, 1, 2), (2, 0, 3), (5, 2, 2), (1, 1, 2), (1, 0, 4)):
+            given = tensors(group, features=features, out=out, side=8, kernel=kernel)
+            compare(group, given, least=1.0, stride=stride, padding=padding, exact=exact)
+
+
+def test_which_forms_strides_take() -> None:
+    def forms(group: Group, side: int, kernel: int) -> tuple[int, int]:
+        out = (side - 1) // 2 + 1
+        where = tuple(starts(group, side, kernel, 2, 1, kernel // 2, out))
+        window = plan.Window((kernel, kernel), (2, 2), (1, 1), where, (side, side), (out, out))
+        made = (make(group, window, 1, (8, 8), True) for make in (plan.forward_plan, plan.input_gradient_plan))
+        return tuple(found.numbers[0] for found in made)
+
+    for group in (C4, D4, OTHER_D4, FLIPS):
+        found = structure(group)
+        spread = found.exact if found.spread is None else found.spread
+        assert forms(group, 8, 1) == (found.exact if found.apart is None else found.apart, spread)
+        assert forms(group, 8, 3) == (found.exact, spread)
+        assert forms(group, 9, 1) == forms(group, 9, 3) == (found.exact, found.exact)
+
+
+@needs_kernel
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_random_shapes(data: st.DataObject) -> None:
@@ -179,7 +207,7 @@ def test_random_shapes(data: st.DataObject) -> None:
     sizes = {"batch": 3, "features": 20, "out": 20}
     drawn = {name: data.draw(st.integers(1, most)) for name, most in sizes.items()}
     how = {"stride": data.draw(st.integers(1, 3)), "dilation": dilation, "padding": padding}
-    compare(group, tensors(group, side=side, kernel=kernel, **drawn), **how, exact=data.draw(st.booleans()))
+    compare(group, tensors(group, side=side, kernel=kernel, **drawn), least=0.1, **how, exact=data.draw(st.booleans()))
 
 
 @needs_kernel
@@ -243,9 +271,11 @@ def turned(x: Tensor, group: Group, h: int) -> Tensor:
     return qt.act(orientations[:, :, [group.table[g][h] for g in range(group.order)]].flatten(1, 2), group, h)
 
 
-def errors(group: Group, exact: bool, dtype: torch.dtype = torch.float32, **how: int) -> tuple[float, float]:
+def errors(
+    group: Group, exact: bool, dtype: torch.dtype = torch.float32, side: int = 17, kernel: int = 3, **how: int
+) -> tuple[float, float]:
     """The largest difference of a turned output and input gradient from what they should be."""
-    x, weight, bias = (t.to(dtype) for t in tensors(group, features=16, out=16, side=17))
+    x, weight, bias = (t.to(dtype) for t in tensors(group, features=16, out=16, side=side, kernel=kernel))
     x.requires_grad_()
     y = ours(x, weight, bias, group, **how, exact=exact)
     grad = torch.randn_like(y)
@@ -266,6 +296,8 @@ def test_equivariance_is_exact_to_the_bit(group: Group) -> None:
     assert errors(group, exact=True, padding=1) == (0.0, 0.0)
     assert errors(group, exact=True, padding=1, stride=2) == (0.0, 0.0)
     assert errors(group, exact=True, padding=2, stride=3, dilation=2) == (0.0, 0.0)  # an asymmetric grid
+    assert errors(group, exact=True, side=16, stride=2, kernel=1) == (0.0, 0.0)
+    assert errors(group, exact=True, side=16, stride=2, padding=1) == (0.0, 0.0)
 
 
 @needs_kernel
@@ -350,13 +382,17 @@ def test_packed_weights_are_kept_until_the_parameter_changes() -> None:
     layer, x = Layer().eval(), torch.randn(2, 16, 6, 6)
     with torch.no_grad():
         before = layer(x)
+        assert packed_weights._kept[layer.weight].checksum is None  # which a single call need not find out
+        assert torch.equal(layer(x), before)
         kept = packed_weights._kept[layer.weight].packed
         assert torch.equal(layer(x), before)
         assert packed_weights._kept[layer.weight].packed is kept
         layer.weight.mul_(2)
         torch.testing.assert_close(layer(x), 2 * before)
-        layer.weight.data.mul_(2)  # does not change the version
+        layer.weight.data.mul_(2)  # does not change the version, here after a first call
         torch.testing.assert_close(layer(x), 4 * before)
+        layer.weight.data.mul_(2)  # and here after a second
+        torch.testing.assert_close(layer(x), 8 * before)
         other = copy.deepcopy(layer)
         other.weight.zero_()
         assert other(x).abs().max() == 0
@@ -365,6 +401,22 @@ def test_packed_weights_are_kept_until_the_parameter_changes() -> None:
     assert len(packed_weights._kept) < number
     with torch.inference_mode():
         torch.testing.assert_close(ours(x, torch.ones(4, 16, 3, 3), None, C4).shape, (2, 16, 4, 4))
+
+
+@needs_kernel
+@settings(max_examples=60, deadline=None)
+@given(size=st.integers(1, 600), data=st.data())
+def test_checksums_change_with_the_values(size: int, data: st.DataObject) -> None:
+    values = torch.randn(size)
+    before = library.library().checksum(values)
+    assert library.library().checksum(values.clone()) == before
+    places = data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=4, unique=True))
+    for change in (lambda x: -x, lambda x: torch.nextafter(x, torch.tensor(9.0)), lambda x: 2 * x):
+        other = values.clone()
+        other[places] = change(other[places])
+        assert library.library().checksum(other) != before
+    if size > 1:
+        assert library.library().checksum(values.roll(1)) != before
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

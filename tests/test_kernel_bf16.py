@@ -99,6 +99,7 @@ def test_packed_weights_in_bf16_are_kept() -> None:
     net, x = layer(via="fourier").to(HALF).eval(), torch.randn(2, 32, 6, 6, dtype=HALF)
     with torch.no_grad():
         before = net(x)
+        assert torch.equal(net(x), before)
         kept = packed_weights._kept[net.weight].packed
         assert torch.equal(net(x), before)
         assert packed_weights._kept[net.weight].packed is kept

@@ -107,20 +107,63 @@ def test_batch_norm_is_that_of_float64(group: Group, affine: bool, shape: tuple[
 @needs_kernel
 def test_sums_of_norms_are_checked() -> None:
     kernel, x, three, four = library.library(), torch.randn(24), torch.zeros(3), torch.zeros(4)
-    kernel.statistics(x, 4, three, three.clone())
+
+    def normalise(x=x, order=4, weight=three, bias=three, mean=three, var=three, y=x):  # type: ignore[no-untyped-def]
+        kernel.normalise(x, order, weight, bias, 1e-5, mean.clone(), var.clone(), y.clone())
+
+    def gradient(grad=x, x=x, order=4, weight=three, mean=three, var=three, of_x=x, of_weight=three, of_bias=three):  # type: ignore[no-untyped-def]
+        outputs = (t.clone() for t in (of_x, of_weight, of_bias))
+        kernel.normalise_gradient(grad, x, order, weight, 1e-5, (mean, var), *outputs)
+
+    normalise()
+    gradient()
     for wrong in (
-        lambda: kernel.statistics(x[:-1], 4, three, three),
-        lambda: kernel.statistics(x, 0, three, three),
-        lambda: kernel.statistics(x, 4, three, four),
-        lambda: kernel.gradient_sums(x[:12], x, 4, three, three, three),
-        lambda: kernel.gradient_sums(x, x, 4, three, four, three),
-        lambda: kernel.combine(x, 4, three, x[:12], three, three, x.clone()),
-        lambda: kernel.combine(x, 4, three, x, four, three, x.clone()),
-        lambda: kernel.combine(x, 4, three, None, None, four, x.clone()),
-        lambda: kernel.combine(x, 4, three, None, None, three, x[:12].clone()),
+        *({"x": x[:-1]}, {"order": 0}, {"weight": four}, {"bias": four}, {"mean": four}, {"var": four}, {"y": x[:12]}),
     ):
         with pytest.raises((qt.ShapeError, qt.KernelError)):
-            wrong()
+            normalise(**wrong)
+    for wrong in (
+        *({"grad": x[:12]}, {"x": x[:-1]}, {"order": 0}, {"weight": four}, {"mean": four}, {"var": four}),
+        *({"of_x": x[:12]}, {"of_weight": four}, {"of_bias": four}),
+    ):
+        with pytest.raises((qt.ShapeError, qt.KernelError)):
+            gradient(**wrong)
+
+
+# --- max pooling ------------------------------------------------------------------------------------------------------
+
+
+@needs_kernel
+def test_plans_of_max_pooling_are_checked() -> None:
+    kernel, plan = library.library(), border.pool_numbers(1, 3, (4, 4), (2, 2), (3, 3), (2, 2), (1, 1), [(-1, 0)] * 4)
+    x, y, taken = torch.randn(4 * 4 * 12), torch.randn(2 * 2 * 12), torch.zeros(2 * 2 * 12, dtype=torch.int32)
+    kernel.max_pool(plan, x, y, taken)
+    kernel.max_pool_gradient(plan, y, taken, x)
+    for sizes in ((x[1:], y, taken), (x, y[1:], taken), (x, y, taken[1:])):
+        with pytest.raises(qt.ShapeError):
+            kernel.max_pool(plan, *sizes)
+        with pytest.raises(qt.ShapeError):
+            kernel.max_pool_gradient(plan, sizes[1], sizes[2], sizes[0])
+    for length in range(len(plan)):
+        with pytest.raises(qt.KernelError):
+            kernel.max_pool(border.numbers(list(plan)[:length]), x, y, taken)
+    for place, value in (
+        (0, -1),
+        (1, 0),
+        (2, 0),
+        (2, 3),
+        (2, 9),
+        (3, -1),
+        (7, 0),
+        (7, 2**31 - 1),
+        (9, 0),
+        (11, 0),
+        (13, 2**40),
+    ):
+        wrong = list(plan)
+        wrong[place] = value
+        with pytest.raises(qt.KernelError):
+            kernel.max_pool(border.numbers(wrong), x, y, taken)
 
 
 # --- depthwise filters ------------------------------------------------------------------------------------------------

@@ -25,8 +25,16 @@ def no_space(what: str) -> Iterator[None]:
         raise
 
 
+def check_replaceable(path: Path) -> None:
+    """Raise if there is something else than a file at this place: renaming would put a file where a device was."""
+    if path.exists() and not path.is_file():
+        kind = "a folder" if path.is_dir() else "a device or pipe"
+        raise RunError(f"{path} is {kind}, and a file is to be written: give another name")
+
+
 def write_atomically(path: Path, content: bytes | str) -> None:
     """Write to a temporary file, flush it to the disk, then rename it."""
+    check_replaceable(path)
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     data = content.encode() if isinstance(content, str) else content
     try:

@@ -100,7 +100,13 @@ def test_settings_and_help_do_not_import_what_is_heavy(code: str) -> None:
         ("train synthetic/baseline --zoom inf", "zoom: Input should be a finite number"),
         ("train synthetic/baseline --dropout nan", "dropout=nan: give a rate"),
         ("train synthetic/baseline --side 0", "side=0"),
-        ("train synthetic/roll-all-quarter --group OCTA", "turns 3 axes, and images have 2: use C4"),
+        ("train synthetic/baseline --side 999999", "not enough memory"),
+        ("train synthetic/baseline --seed 99999999999999999999", "seed: Input should be less than"),
+        ("train synthetic/baseline --seed -1", "greater than or equal to 0, got -1\n"),
+        ("train synthetic/baseline --net :", "write package.module:function"),
+        ("train synthetic/baseline --net os:path", "'os:path' is a module: name a function"),
+        ("train synthetic/baseline --net builtins:dict", "--net builtins:dict returned dict: return a torch.nn.Module"),
+        ("train synthetic/roll-all-quarter --group OCTA", "3 axes, and an image has two: use C4"),
         ("train synthetic/baseline --runs-dir file", "file is a file, and a folder is needed"),
         ("train synthetic/baseline --runs-dir /proc/none", "/proc/none cannot be used"),
         ("table synthetic --rows baseline --runs-dir /proc/none", "/proc/none cannot be used"),
@@ -118,6 +124,7 @@ def test_settings_and_help_do_not_import_what_is_heavy(code: str) -> None:
         ("check nowhere", "nowhere is not a run directory"),
         ("report nowhere", "no finished runs below nowhere"),
         ("data info nowhere", "nowhere does not exist; expected"),
+        ("data verify . --max-pixels -1", "max_pixels: Input should be greater than or equal to 1"),
     ],
 )
 def test_mistakes_are_one_message_and_code_2(
@@ -173,6 +180,9 @@ def test_a_plain_network_fails_the_check(finished: Path, capsys: pytest.CaptureF
     assert code == 1
     assert re.search(r"conv1 +Conv2d +none", out)
     assert "'conv1'" in out.splitlines()[-1]  # the first layer that breaks it
+    code, _, errors = call(f"check {finished}/synthetic/baseline/seed0 --group octa", capsys)
+    assert code == 2
+    assert "turns 3 axes, and images have 2" in errors
 
 
 def test_table_runs_all_rows_and_reuses_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,6 +237,21 @@ def test_wrong_weights(content: bytes | None, finished: Path, tmp_path: Path, ca
         code, _, errors = call(f"{command} {tmp_path}/run", capsys)
         assert code == 2
         assert "model.safetensors" in errors
+
+
+@pytest.mark.parametrize("name", ["summary.json", "config.json"])
+@pytest.mark.parametrize("content", [None, b"", b"{", b"\xff\x00"])
+def test_damaged_records_are_named(
+    name: str, content: bytes | None, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(finished / "synthetic/baseline/seed0", tmp_path / "run")
+    (tmp_path / "run" / name).unlink()
+    if content is not None:
+        (tmp_path / "run" / name).write_bytes(content)
+    for command in ("check", "evaluate"):
+        code, _, errors = call(f"{command} {tmp_path}/run", capsys)
+        assert code == 2
+        assert name in errors
 
 
 def test_weights_of_another_network(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

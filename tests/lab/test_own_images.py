@@ -206,6 +206,13 @@ def test_the_commands_info_and_verify_name_bad_files(tmp_path: Path, capsys: pyt
     assert "--task numbers is not for images with one folder for each class: leave it out" in errors
 
 
+def test_links_in_circles_end(tmp_path: Path) -> None:
+    root = class_folders(tmp_path, 4)
+    (root / "ant/again").symlink_to(root, target_is_directory=True)
+    (root / "bee/again").symlink_to(root / "bee", target_is_directory=True)
+    assert look(own(root)).images >= 8
+
+
 def test_a_folder_without_images_shows_the_layouts(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"it is empty; expected [\s\S]*<class>"):
         look(own(tmp_path))

@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from labtools import call, class_folders, tiny
 from PIL import Image
 
+from quarterturn_lab.errors import DataError
+from quarterturn_lab.inference import predict
 from quarterturn_lab.inference.tables import Options, safe, windows
+from quarterturn_lab.runs.trained import card_of
 from quarterturn_lab.settings.networks import Net
 from quarterturn_lab.training import training_run
 
@@ -161,6 +164,8 @@ def test_bad_files_are_named_or_skipped(
     ("arguments", "message"),
     [
         ("classes in --out o.csv --window 0", "--window 0: give 1 or more"),
+        ("classes in --out o.csv --batch 99999999999999999999", "at most 1,000,000"),
+        ("classes in --out pipe", "pipe is a device or pipe"),
         ("classes in --out o.csv --window -5", "--window -5"),
         ("classes in --out o.csv --stride 5", "give --window too"),
         ("classes in --out o.csv --window 5 --stride 0", "--stride 0"),
@@ -186,6 +191,7 @@ def test_mistakes(
     for folder in ("in", "other"):
         Path(folder).mkdir()
     Image.new("L", (16, 16)).save("in/a.png")
+    os.mkfifo("pipe")
     for name in ("other/a.heic", "other/b.txt", "file"):
         Path(name).touch()
     before = sorted(tmp_path.rglob("*"))
@@ -195,6 +201,17 @@ def test_mistakes(
     assert message in errors
     assert len(errors.splitlines()) == 1
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_image_that_is_too_small_is_named(runs: Path, tmp_path: Path) -> None:
+    def no_room(_: np.ndarray) -> np.ndarray:
+        raise RuntimeError("no room")
+
+    card = card_of(runs / "runs" / "regions")
+    for side, error in ((1, DataError), (80, RuntimeError)):  # a large one has another reason
+        Image.new("L", (side, side)).save(tmp_path / "a.png")
+        with pytest.raises(error, match="no room"):
+            predict.mask(no_room, card, tmp_path / "a.png", False)
 
 
 # --- every task, with torch and with ONNX -----------------------------------------------------------------------------

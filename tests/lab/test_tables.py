@@ -203,3 +203,43 @@ def test_two_tables_are_not_mixed_up(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"labels\.csv and sizes\.csv have rows .*--labels"):
         look(own(root))
     assert agree(root, labels="sizes.csv").task == "numbers"
+
+
+def test_a_table_with_images_in_the_folders_of_a_split(tmp_path: Path) -> None:
+    for part in ("train", "val", "test"):
+        pictures(tmp_path, 6, part)
+    rows = [f"{part}/{i}.png,{i + 0.5}" for part in ("train", "val", "test") for i in range(6)]
+    data = agree(table(tmp_path, "file,size", lambda i: rows[i], 18))
+    assert {data.names[i].split("/")[0] for i in data.test} == {"test"}
+    assert [len(part) for part in (data.train, data.valid, data.test)] == [6, 6, 6]
+
+
+def test_a_table_in_each_folder_of_a_split(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        pictures(tmp_path, 12, part)
+        table(tmp_path / part, "file_name,label", lambda i: f"{i}.png,{'ab'[i % 2]}", 12, "metadata.csv")
+    data = agree(tmp_path)
+    assert [len(part) for part in (data.train, data.valid, data.test)] == [10, 2, 12]
+    assert data.labels.tolist() == [number(name) % 2 for name in data.names]
+
+
+def test_a_challenge_with_images_without_labels(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        pictures(tmp_path, 12, part)
+    for i in range(12):
+        (tmp_path / f"test/{i}.png").rename(tmp_path / f"test/t{i}.png")
+    table(tmp_path, "id,label", lambda i: f"{i},{'ab'[i % 2]}", 12, "train.csv")
+    table(tmp_path, "id,label", lambda i: f"t{i},a", 12, "sample_submission.csv")
+    data = agree(tmp_path)
+    assert len(data.names) == 12
+    assert any(note.startswith("12 images have no label in train.csv") for note in look(own(tmp_path)).notes)
+
+
+def test_one_specimen_may_have_several_classes(tmp_path: Path) -> None:
+    for name in ("ant", "bee"):
+        (tmp_path / name).mkdir()
+        for i in range(12):
+            Image.new("L", (8, 9), i).save(tmp_path / name / f"slide{i // 2}_{i}.png")
+    data = agree(tmp_path, groups_by="^[^_]+")
+    sides = [{data.names[i].split("/")[1].split("_")[0] for i in part} for part in (data.train, data.valid, data.test)]
+    assert sum(map(len, sides)) == 6  # not once for each class

@@ -1,12 +1,12 @@
 """What Python hands to the compiled kernel: its functions, the order of every list of numbers, what statuses mean.
 
-The C++ side is in src/border.h, src/plan.h, src/moves.h and src/activations.h. This file and the C++ sources are what
-the kernel's fingerprint is made of (compiler.py): after a change on either side, kernels that were compiled before are
-not used. Standard library alone.
+The C++ side is in src/border.h, src/plan.h, src/moves.h, src/pooling.h and src/activations.h. This file and the C++
+sources are what the kernel's fingerprint is made of (compiler.py): after a change on either side, kernels that were
+compiled before are not used. Standard library alone.
 """
 
 from collections.abc import Iterable, Sequence
-from ctypes import Array, c_char_p, c_int, c_int64, c_void_p
+from ctypes import Array, c_char_p, c_double, c_int, c_int64, c_void_p
 
 Pair = tuple[int, int]
 Numbers = Array[c_int64]
@@ -23,9 +23,10 @@ FUNCTIONS: dict[str, tuple[tuple[type, ...], type]] = {
     "pack": ((*_PLAN, *_TENSOR, *_STRIDES, *_LIST, *_TENSOR, *_THREADS), c_int),
     "convolve": ((*_PLAN, *_TENSOR, *_TENSOR, *_TENSOR, *_TENSOR, *_TENSOR, c_int64, *_TENSOR, *_THREADS), c_int),
     "depthwise_gradient": ((*_LIST, *_TENSOR, *_TENSOR, *_TENSOR, *_THREADS), c_int),
-    "statistics": ((*_TENSOR, *_ROWS, *_TENSOR, *_TENSOR, *_THREADS), c_int),
-    "gradient_sums": ((*_TENSOR, *_TENSOR, *_ROWS, *_TENSOR, *_TENSOR, *_TENSOR, *_THREADS), c_int),
-    "combine": ((*_TENSOR, *_ROWS, *_TENSOR, *_TENSOR, *_TENSOR, *_TENSOR, *_TENSOR, *_THREADS), c_int),
+    "max_pool": ((*_LIST, *_TENSOR, *_TENSOR, *_TENSOR, *_THREADS), c_int),
+    "max_pool_gradient": ((*_LIST, *_TENSOR, *_TENSOR, *_TENSOR, *_THREADS), c_int),
+    "normalise": ((*_TENSOR, *_ROWS, *2 * _TENSOR, c_double, *3 * _TENSOR, *_THREADS), c_int),
+    "normalise_gradient": ((*2 * _TENSOR, *_ROWS, *_TENSOR, c_double, *5 * _TENSOR, *_THREADS), c_int),
     "finish": ((*_TENSOR, *_TENSOR, c_int64, *_THREADS), c_int),
     "weight_gradient": ((*_PLAN, *_TENSOR, *_TENSOR, *_STRIDES, *_LIST, *_TENSOR, *_TENSOR, *_THREADS), c_int),
     "move": ((*_LIST, c_int64, *_TENSOR, *_TENSOR, *_THREADS), c_int),
@@ -35,7 +36,8 @@ FUNCTIONS: dict[str, tuple[tuple[type, ...], type]] = {
 ACTIVATIONS = ("none", "relu", "relu6", "sigmoid", "hardsigmoid", "silu", "hardswish", "gelu")  # by their numbers
 FINE, NOT_A_PLAN, WRONG_SIZE, NO_MEMORY, FAILED = range(5)
 
-Phase = tuple[Pair, Pair, Pair, Pair, Pair, list[tuple[int, list[tuple[int, int, int]]]]]
+Read = tuple[int | None, int, int]  # which orientation is read, if any, and where
+Phase = tuple[Pair, Pair, Pair, Pair, Pair, list[tuple[int, list[Read]]]]
 
 
 def numbers(values: Iterable[int]) -> Numbers:
@@ -59,7 +61,8 @@ def plan_numbers(
     The structure, the batch, features in and out of one orientation, rows and columns of source and target, how many
     offsets the window has, the orientation of each element of the structure, how many phases; then for each phase
     start, step, count, base and stride along both axes, how many offsets it reads, and for each its number and
-    (reads, row, column) of each element of the structure.
+    (read, row, column) of each element of the structure: what it reads there, counted from 1 in the
+    structure's order of elements, or 0 if nothing.
     """
     listed = [structure, batch, *features, *source, *target, offsets, *place, len(phases)]
     for start, step, count, base, stride, read in phases:
@@ -67,7 +70,8 @@ def plan_numbers(
         for number, of_orientation in read:
             listed.append(number)
             for t in place:
-                listed += of_orientation[t]
+                seen, row, column = of_orientation[t]
+                listed += [0 if seen is None else 1 + place.index(seen), row, column]
     return numbers(listed)
 
 
@@ -101,3 +105,22 @@ def depthwise_numbers(
 ) -> Numbers:
     """The list that depthwise.h reads: examples, channels, and then along both axes each of the other sizes."""
     return numbers([batch, channels, *source, *target, *window, *stride, *dilation, *padding])
+
+
+def pool_numbers(
+    batch: int,
+    features: int,
+    source: Sequence[int],
+    target: Sequence[int],
+    window: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    starts: Sequence[Sequence[int]],
+) -> Numbers:
+    """The list that pooling.h reads.
+
+    Examples, features and orientations, along both axes each of the other sizes, and where the first window of each
+    orientation starts.
+    """
+    sizes = (*source, *target, *window, *stride, *dilation)
+    return numbers([batch, features, len(starts), *sizes, *(place for start in starts for place in start)])

@@ -132,21 +132,48 @@ class Library:
         """The gradient `(*k, C)` to the filters of a depthwise convolution of dense maps, features last."""
         self._run("depthwise_gradient", *_list(numbers), *_data(x), *_data(grad), *_data(weight))
 
-    def statistics(self, x: Tensor, order: int, mean: Tensor, variance: Tensor) -> None:
-        """Mean and variance of each feature of dense stacked maps, features last, over all else."""
-        self._run("statistics", *_data(x), len(mean), order, *_data(mean), *_data(variance))
+    def max_pool(self, numbers: Numbers, x: Tensor, y: Tensor, taken: Tensor | None) -> None:
+        """Max pooling of dense stacked maps, features last; `taken`, in int32, keeps what the gradient needs."""
+        self._run("max_pool", *_list(numbers), *_data(x), *_data(y), *_data(taken))
 
-    def gradient_sums(self, grad: Tensor, x: Tensor, order: int, mean: Tensor, of_one: Tensor, of_x: Tensor) -> None:
-        """For each feature of such maps the sums of grad, and of grad * (x - mean)."""
-        sums = (*_data(of_one), *_data(of_x))
-        self._run("gradient_sums", *_data(grad), *_data(x), len(mean), order, *_data(mean), *sums)
+    def max_pool_gradient(self, numbers: Numbers, grad: Tensor, taken: Tensor, of_x: Tensor) -> None:
+        self._run("max_pool_gradient", *_list(numbers), *_data(grad), *_data(taken), *_data(of_x))
 
-    def combine(
-        self, x: Tensor, order: int, a: Tensor, other: Tensor | None, b: Tensor | None, c: Tensor, y: Tensor
+    def normalise(
+        self,
+        x: Tensor,
+        order: int,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+        mean: Tensor,
+        variance: Tensor,
+        y: Tensor,
     ) -> None:
-        """y = x * a + other * b + c for such maps, with numbers for each feature."""
-        numbers = (*_data(a), *_data(other), *_data(b), *_data(c))
-        self._run("combine", *_data(x), len(a), order, *numbers, *_data(y))
+        """Batch norm of dense stacked maps, features last; also gives mean and variance of each feature."""
+        self._run(
+            "normalise", *_data(x), len(mean), order, *_data(weight), *_data(bias), eps,
+            *_data(mean), *_data(variance), *_data(y),
+        )  # fmt: skip
+
+    def normalise_gradient(
+        self,
+        grad: Tensor,
+        x: Tensor,
+        order: int,
+        weight: Tensor | None,
+        eps: float,
+        statistics: tuple[Tensor, Tensor],
+        of_x: Tensor | None,
+        of_weight: Tensor,
+        of_bias: Tensor,
+    ) -> None:
+        """Its gradients, with the mean and variance that it gave."""
+        mean, variance = map(_data, statistics)
+        self._run(
+            "normalise_gradient", *_data(grad), *_data(x), len(of_bias), order, *_data(weight), eps,
+            *mean, *variance, *_data(of_x), *_data(of_weight), *_data(of_bias),
+        )  # fmt: skip
 
     def move(self, numbers: Numbers, features_last: bool, x: Tensor, y: Tensor) -> None:
         self._run("move", *_list(numbers), features_last, *_data(x), *_data(y))

@@ -12,7 +12,8 @@ from quarterturn.kernel.plan import Plan
 class _Entry(NamedTuple):
     plan: Plan
     pairs: bool
-    state: tuple[int, int, int]
+    state: tuple[int, int]
+    checksum: int | None  # of the values, from the second call on
     packed: Tensor
 
 
@@ -22,14 +23,17 @@ _kept: WeakIdKeyDictionary = WeakIdKeyDictionary()
 def packed(kernel: Library, plan: Plan, pairs: bool, weight: Tensor, out_stride: int, in_stride: int) -> Tensor:
     """The weights in the kernel's order, from the last call if they are the same, as in eval.
 
-    They are the same if address, version and values are: a change through `.data` leaves the version as it is.
+    They are the same if address, version and values are: a change through `.data` leaves the version as it is. In
+    training the version changes with every step, and the values need not be looked at.
     """
     dense = weight.float().contiguous()
     if weight.is_inference():  # it has no version
         return kernel.pack(plan, pairs, dense, out_stride, in_stride)
-    state = (weight.data_ptr(), weight._version, kernel.checksum(dense))
+    state = (weight.data_ptr(), weight._version)
     entry = _kept.get(weight)
-    if entry is None or entry.plan is not plan or (entry.pairs, entry.state) != (pairs, state):
-        entry = _Entry(plan, pairs, state, kernel.pack(plan, pairs, dense, out_stride, in_stride))
+    again = entry is not None and entry.plan is plan and (entry.pairs, entry.state) == (pairs, state)
+    checksum = kernel.checksum(dense) if again else None
+    if entry is None or checksum is None or entry.checksum != checksum:
+        entry = _Entry(plan, pairs, state, checksum, kernel.pack(plan, pairs, dense, out_stride, in_stride))
         _kept[weight] = entry
     return entry.packed

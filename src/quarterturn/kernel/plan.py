@@ -12,14 +12,16 @@ counted in half pixels, so that middles are whole numbers.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from quarterturn.errors import GroupError, ShapeError
 from quarterturn.groups import Element, Group
-from quarterturn.kernel.border import Numbers, Pair, Phase, numbers, plan_numbers
-from quarterturn.kernel.structures import structure
+from quarterturn.kernel.border import Numbers, Pair, Phase, Read, numbers, plan_numbers
+from quarterturn.kernel.structures import Structure, structure
+
+NOTHING: Read = (None, 0, 0)
 
 
 class Window(NamedTuple):
@@ -109,34 +111,63 @@ def _minus(a: Pair, b: Pair) -> Pair:
 def forward_plan(group: Group, window: Window, batch: int, features: Pair, exact: bool) -> Plan:
     """The numbers of the forward pass, and of the gradient to the weights."""
     middle, d = shift(group, window)
-    offsets = _offsets(window)
-    number = {offset: i for i, offset in enumerate(offsets)}
-    shifted = [(w[0] + d[0], w[1] + d[1]) for w in offsets]
-    read = sorted({act(element, w) for element in group.elements for w in shifted})
-    index = []
-    for u in read:
-        weights = [number.get(_minus(act(group.elements[group.inverse[s]], u), d), -1) for s in range(group.order)]
-        index.append([-1 if w < 0 else s * len(offsets) + w for s, w in enumerate(weights)])
-    places = []
-    for number_of_u, u in enumerate(read):
-        turned = [act(group.elements[group.inverse[t]], u) for t in range(group.order)]
-        places.append((number_of_u, [(1, (middle[0] + v[0]) // 2, (middle[1] + v[1]) // 2) for v in turned]))
+    offsets, found = _offsets(window), _structure(group)
+
+    def place_of(t: int, read: int, u: Pair) -> Read:
+        turned = act(group.elements[group.inverse[t]], u)
+        return read, (middle[0] + turned[0]) // 2, (middle[1] + turned[1]) // 2
+
+    if found.apart is not None and len(offsets) == 1 and len({act(element, d) for element in group.elements}) == 4:
+        form, place, index, places = found.apart, *_apart(group, d, place_of)
+    else:
+        form, place = found.exact if exact else found.fast, found.place
+        number = {offset: i for i, offset in enumerate(offsets)}
+        shifted = [(w[0] + d[0], w[1] + d[1]) for w in offsets]
+        index, places = [], []
+        for u in sorted({act(element, w) for element in group.elements for w in shifted}):
+            weights = [number.get(_minus(act(group.elements[group.inverse[s]], u), d), -1) for s in place]
+            places.append((len(index), [place_of(t, t, u) for t in range(group.order)]))
+            index.append([-1 if w < 0 else s * len(offsets) + w for s, w in zip(place, weights, strict=True)])
     phase: Phase = ((0, 0), (1, 1), window.output_size, (0, 0), window.stride, places)
-    return _plan(group, batch, features, window.input_size, window.output_size, index, [phase], exact)
+    sizes = (window.input_size, window.output_size)
+    return Plan(
+        plan_numbers(form, batch, features, *sizes, len(index), place, [phase]), numbers(itertools.chain(*index))
+    )
+
+
+def _apart(
+    group: Group, d: Pair, place_of: Callable[[int, int, Pair], Read]
+) -> tuple[tuple[int, ...], list[list[int]], list[tuple[int, list[Read]]]]:
+    """Windows of one position that no two orientations put at the same pixel, but for those that leave d where it is.
+
+    y[h] = sum over s of W[s] x[sh](p + h^-1 d), for each s by itself, or for s and sf together where f leaves d: then
+    h and fh read the same pixel. The order of the elements, the weights of each such sum, and what each h reads.
+    """
+    stay = [f for f in range(group.order) if act(group.elements[f], d) == d]
+    place: list[int] = []
+    for h in range(group.order):
+        place += [] if h in place else [group.table[f][h] for f in stay]
+    index: list[list[int]] = []
+    places = []
+    for s in range(group.order):
+        if all(s not in row for row in index):
+            places.append((len(index), [place_of(h, group.table[s][h], d) for h in range(group.order)]))
+            index.append([group.table[s][f] for f in stay] + [-1] * (group.order - len(stay)))
+    return tuple(place), index, places
 
 
 @lru_cache(maxsize=512)
 def input_gradient_plan(group: Group, window: Window, batch: int, features: Pair, exact: bool) -> Plan:
     """The numbers of the gradient to the input, which is a group convolution of the gradient to the output."""
     middle, d = shift(group, window)
-    offsets = _offsets(window)
+    offsets, found = _offsets(window), _structure(group)
     read = [(-w[0] - d[0], -w[1] - d[1]) for w in offsets]
-    index = [[group.inverse[s] * len(offsets) + w for s in range(group.order)] for w in range(len(offsets))]
+    index = [[group.inverse[s] * len(offsets) + w for s in found.place] for w in range(len(offsets))]
     phases: list[Phase] = []
     for phase in itertools.product(range(window.stride[0]), range(window.stride[1])):
         places = []
         for number, u in enumerate(read):
-            of_orientation = []
+            of_orientation: list[Read] = []
             for t in range(group.order):
                 turned = act(group.elements[group.inverse[t]], u)
                 steps = [
@@ -144,30 +175,53 @@ def input_gradient_plan(group: Group, window: Window, batch: int, features: Pair
                     for q, v, m, s in zip(phase, turned, middle, window.stride, strict=True)
                 ]
                 reads = all(rest == 0 for _, rest in steps)
-                of_orientation.append((1, steps[0][0], steps[1][0]) if reads else (0, 0, 0))
-            if any(reads for reads, *_ in of_orientation):
+                of_orientation.append((t, steps[0][0], steps[1][0]) if reads else NOTHING)
+            if any(t is not None for t, *_ in of_orientation):
                 places.append((number, of_orientation))
         rows, columns = (
             max(0, -((q - n) // s)) for q, n, s in zip(phase, window.input_size, window.stride, strict=True)
         )
         phases.append((phase, window.stride, (rows, columns), (0, 0), (1, 1), places))
-    turned_features = (features[1], features[0])
-    return _plan(group, batch, turned_features, window.output_size, window.input_size, index, phases, exact)
+    form, place = found.exact if exact else found.fast, found.place
+    if found.spread is not None and all(_readers(each) == 1 for *_, places in phases for _, each in places):
+        form = found.spread
+        index, phases = _spread(group, place, len(offsets), phases)
+    sizes = (window.output_size, window.input_size)
+    listed = plan_numbers(form, batch, (features[1], features[0]), *sizes, len(index), place, phases)
+    return Plan(listed, numbers(itertools.chain(*index)))
 
 
-def _plan(
-    group: Group,
-    batch: int,
-    features: Pair,
-    source: Pair,
-    target: Pair,
-    index: list[list[int]],
-    phases: list[Phase],
-    exact: bool,
-) -> Plan:
+def _readers(of_orientation: list[Read]) -> int:
+    return sum(t is not None for t, *_ in of_orientation)
+
+
+def _spread(
+    group: Group, place: Sequence[int], offsets: int, phases: list[Phase]
+) -> tuple[list[list[int]], list[Phase]]:
+    """Where each offset is read by one orientation r alone: its weights for every orientation of the output.
+
+    Orientation t of the output gets W'[w, r t^-1] = W[t r^-1](w). What is read is listed for the first element.
+    """
+    index: list[list[int]] = []
+    found: dict[tuple[int, int], int] = {}
+    listed: list[Phase] = []
+    for *how, places in phases:
+        spread: list[tuple[int, list[Read]]] = []
+        for w, of_orientation in places:
+            ((r, row, column),) = (each for each in of_orientation if each[0] is not None)
+            assert r is not None
+            if (w, r) not in found:
+                found[w, r] = len(index)
+                index.append([group.table[t][group.inverse[r]] * offsets + w for t in place])
+            reads: list[Read] = [NOTHING] * group.order
+            reads[place[0]] = (r, row, column)
+            spread.append((found[w, r], reads))
+        listed.append((*how, spread))  # type: ignore[arg-type]
+    return index, listed
+
+
+def _structure(group: Group) -> Structure:
     found = structure(group)
     if found is None:
         raise GroupError(f"the kernel has no transform for {group.name}: is_available() says so beforehand")
-    form = found.exact if exact else found.fast
-    listed = plan_numbers(form, batch, features, source, target, len(index), found.place, phases)
-    return Plan(listed, numbers(row[s] for row in index for s in found.place))
+    return found

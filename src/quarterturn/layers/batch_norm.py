@@ -27,11 +27,16 @@ def stacked_batch_norm(
     >>> bool(y.unflatten(1, (3, 4)).mean((0, 2, 3, 4)).abs().max() < 1e-5)
     True
     """
-    if _features_are_last(x, weight, bias):
-        mean, var = _statistics(x, features, running_mean, running_var, momentum)
-        return _StackedBatchNorm.apply(x, weight, bias, mean, var, eps)
-    split = x.unflatten(1, (features, -1))  # statistics are taken over orientations too, as one more axis
-    return F.batch_norm(split, running_mean, running_var, weight, bias, True, momentum, eps).flatten(1, 2)
+    if not _features_are_last(x, weight, bias):
+        split = x.unflatten(1, (features, -1))  # statistics are taken over orientations too, as one more axis
+        return F.batch_norm(split, running_mean, running_var, weight, bias, True, momentum, eps).flatten(1, 2)
+    y, mean, var = _StackedBatchNorm.apply(x, weight, bias, features, eps)
+    if running_mean is not None and running_var is not None:
+        count = x.numel() // features
+        with torch.no_grad():
+            running_mean.lerp_(mean.to(running_mean), momentum)
+            running_var.lerp_((var * (count / (count - 1))).to(running_var), momentum)
+    return y
 
 
 def _features_are_last(x: Tensor, *parameters: Tensor | None) -> bool:
@@ -48,27 +53,8 @@ def _features_are_last(x: Tensor, *parameters: Tensor | None) -> bool:
     return outside_transforms(x, *parameters)
 
 
-def _statistics(
-    x: Tensor, features: int, running_mean: Tensor | None, running_var: Tensor | None, momentum: float
-) -> tuple[Tensor, Tensor]:
-    """Mean and variance over examples, orientations and positions, from the mean and variance of each orientation."""
-    with torch.no_grad():
-        code = _kernel_for(x)
-        if code is not None:
-            mean, var = x.new_empty(features), x.new_empty(features)
-            code.statistics(x, x.shape[1] // features, mean, var)
-        else:
-            means, variances = (t.view(features, -1) for t in torch.batch_norm_update_stats(x, None, None, 0.0))
-            mean, var = means.mean(1), variances.mean(1) + means.var(1, correction=0)
-        if running_mean is not None and running_var is not None:
-            count = x.numel() // len(mean)
-            running_mean.lerp_(mean.to(running_mean), momentum)
-            running_var.lerp_((var * (count / (count - 1))).to(running_var), momentum)
-    return mean, var
-
-
 class _StackedBatchNorm(torch.autograd.Function):
-    """Batch norm of stacked channels_last images with shared statistics of all orientations.
+    """Batch norm of stacked channels_last images with shared statistics of all orientations; gives these too.
 
     In float32 the kernel's code runs. Otherwise the sums over examples and positions come from torch's plain batch
     norm, which is fast in this layout.
@@ -76,54 +62,56 @@ class _StackedBatchNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, eps: float
-    ) -> Tensor:
-        ctx.save_for_backward(x, weight, bias, mean, var)
-        ctx.eps = eps
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, features: int, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        order = x.shape[1] // features
         code = _kernel_for(x)
         if code is not None:
-            scale = (var + eps).rsqrt_()
-            scale = scale if weight is None else scale.mul_(weight)
-            shift = -mean * scale if bias is None else torch.addcmul(bias, mean, scale, value=-1)
-            y = torch.empty_like(x)
-            code.combine(x, x.shape[1] // len(mean), scale, None, None, shift, y)
-            return y
-        of_each = [expanded(t, x.shape[1] // len(mean)) for t in (mean, var, weight, bias)]
-        return F.batch_norm(x, of_each[0], of_each[1], of_each[2], of_each[3], training=False, eps=eps)
+            y, mean, var = torch.empty_like(x), x.new_empty(features), x.new_empty(features)
+            code.normalise(x, order, _dense(weight), _dense(bias), eps, mean, var, y)
+        else:
+            means, variances = (t.view(features, -1) for t in torch.batch_norm_update_stats(x, None, None, 0.0))
+            mean, var = means.mean(1), variances.mean(1) + means.var(1, correction=0)
+            of_each = [expanded(t, order) for t in (mean, var, weight, bias)]
+            y = F.batch_norm(x, of_each[0], of_each[1], of_each[2], of_each[3], training=False, eps=eps)
+        ctx.save_for_backward(x, weight, bias, mean, var)
+        ctx.eps = eps
+        ctx.mark_non_differentiable(mean, var)
+        ctx.set_materialize_grads(False)  # those would have gradients of zeros
+        return y, mean, var
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, mean, var = ctx.saved_tensors
         if torch.is_grad_enabled():  # second derivatives are needed: torch's own code has them, but is slower
             split = x.unflatten(1, (len(mean), -1))
             y = F.batch_norm(split, None, None, weight, bias, True, 0.0, ctx.eps).flatten(1, 2)
-            return *_gradients(y, (x, weight, bias), grad, ctx.needs_input_grad), None, None, None
+            return *_gradients(y, (x, weight, bias), grad, ctx.needs_input_grad), None, None
         order, count = x.shape[1] // len(mean), x.numel() // len(mean)
         grad = grad.contiguous(memory_format=torch.channels_last)
+        of_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
         code = _kernel_for(x)
-        scale = (var + ctx.eps).rsqrt()
         if code is not None:
-            of_bias, of_weight = torch.empty_like(mean), torch.empty_like(mean)
-            code.gradient_sums(grad, x, order, mean, of_bias, of_weight)
-            of_weight *= scale
+            of_weight, of_bias = torch.empty_like(mean), torch.empty_like(mean)
+            code.normalise_gradient(grad, x, order, _dense(weight), ctx.eps, (mean, var), of_x, of_weight, of_bias)
         else:
             of_each = [expanded(t, order) for t in (weight, mean, var)]
             _, *sums = torch.ops.aten.native_batch_norm_backward(
                 grad, x, *of_each, None, None, False, ctx.eps, [False, True, True]
             )
             of_weight, of_bias = (t.view(-1, order).sum(1) for t in sums)  # sums of grad * normalised x, and of grad
-        of_x = None
-        if ctx.needs_input_grad[0]:
-            along_grad = scale if weight is None else scale * weight
-            along_x = -along_grad * scale * of_weight / count
-            constant = -along_grad * of_bias / count - along_x * mean
-            if code is not None:
-                of_x = torch.empty_like(x)
-                code.combine(grad, order, along_grad, x, along_x, constant, of_x)
-            else:
+            if of_x is not None:
+                scale = (var + ctx.eps).rsqrt()
+                along_grad = scale if weight is None else scale * weight
+                along_x = -along_grad * scale * of_weight / count
+                constant = -along_grad * of_bias / count - along_x * mean
                 factors = [t.repeat_interleave(order).view(1, -1, 1, 1) for t in (constant, along_x, along_grad)]
                 of_x = torch.addcmul(factors[0], x, factors[1]).addcmul_(grad, factors[2])
-        return of_x, None if weight is None else of_weight, None if bias is None else of_bias, None, None, None
+        return of_x, None if weight is None else of_weight, None if bias is None else of_bias, None, None
+
+
+def _dense(parameter: Tensor | None) -> Tensor | None:
+    return None if parameter is None else parameter.contiguous()
 
 
 def _kernel_for(x: Tensor) -> Library | None:

@@ -16,6 +16,9 @@ from quarterturn import kernel
 from quarterturn.errors import OptionError
 from quarterturn.filters import Rotate, check_alike, check_maps, check_options, is_whole, select_orientations
 from quarterturn.groups import Group
+from quarterturn.kernel.border import pool_numbers
+from quarterturn.kernel.library import Library, library
+from quarterturn.kernel.watch import report
 from quarterturn.windows import (
     Padding,
     Place,
@@ -76,8 +79,9 @@ class MaxPool(nn.Module):
             return _pooled(x, self.group, self.rotate, self.windows, max_pool)
         if x.dim() == 4:  # torch's pooling of images is up to ten times as fast with features last in memory
             x = x.contiguous(memory_format=torch.channels_last)
-        size, stride, dilation = ([getattr(w, name) for w in self.windows] for name in ("size", "stride", "dilation"))
-        return MAX_POOL[self.group.dim](_Shifted.apply(x, shift, _lowest(x)), size, stride, 0, dilation)
+        if self.group.dim == 2 and x.dtype is torch.float32 and type(x) is Tensor and _kernel_may_run():
+            return _max_pool_in_one_pass(x, shift, self.windows)
+        return _max_pool_of_shifted(x, shift, self.windows)
 
     def extra_repr(self) -> str:
         return f"{self.group.name}, {describe(self.windows)}, rotate={self.rotate!r}"
@@ -200,6 +204,58 @@ class _Shifted(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         return _Shifted.apply(grad, ctx.shift.reversed(), 0.0), None, None
+
+
+def _max_pool_of_shifted(x: Tensor, shift: _Shift, windows: tuple[Window, ...]) -> Tensor:
+    """torch's max pooling of maps that are shifted, each orientation by itself."""
+    size, stride, dilation = ([getattr(w, name) for w in windows] for name in ("size", "stride", "dilation"))
+    return MAX_POOL[len(windows)](_Shifted.apply(x, shift, _lowest(x)), size, stride, 0, dilation)
+
+
+def _max_pool_in_one_pass(x: Tensor, shift: _Shift, windows: tuple[Window, ...]) -> Tensor:
+    """The same through the kernel, for images in float32 with features last."""
+    found: Tensor = _MaxPool.apply(x, shift, windows)
+    return found
+
+
+class _MaxPool(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, shift: _Shift, windows: tuple[Window, ...]) -> Tensor:
+        order = len(shift.starts)
+        size, stride, dilation = ([getattr(w, name) for w in windows] for name in ("size", "stride", "dilation"))
+        target = [(length - w.span) // w.stride + 1 for length, w in zip(shift.lengths, windows, strict=True)]
+        ctx.shift, ctx.windows = shift, windows
+        ctx.numbers = pool_numbers(
+            len(x), x.shape[1] // order, x.shape[2:], target, size, stride, dilation, shift.starts
+        )
+        y = torch.empty(len(x), x.shape[1], *target, memory_format=torch.channels_last)
+        taken = torch.empty_like(y, dtype=torch.int32) if ctx.needs_input_grad[0] else None
+        report("max_pool2d_with_indices", x, y)
+        _kernel().max_pool(ctx.numbers, x, y, taken)
+        ctx.save_for_backward(x, taken)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None]:
+        x, taken = ctx.saved_tensors
+        if torch.is_grad_enabled():  # second derivatives are needed: torch's own code has them
+            y = _max_pool_of_shifted(x, ctx.shift, ctx.windows)
+            (of_x,) = torch.autograd.grad(y, x, grad, create_graph=True)
+            return of_x, None, None
+        of_x = torch.empty_like(x)
+        _kernel().max_pool_gradient(ctx.numbers, grad.contiguous(memory_format=torch.channels_last), taken, of_x)
+        return of_x, None, None
+
+
+def _kernel_may_run() -> bool:
+    """Whether the kernel is there, and nobody has to see torch's own operators."""
+    return kernel.is_available() and not kernel.dispatch_modes()
+
+
+def _kernel() -> Library:
+    found = library()
+    assert found is not None
+    return found
 
 
 def _lowest(x: Tensor) -> float:

@@ -452,6 +452,9 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:  # as with `| head`; discard what Python still flushes at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+    except MemoryError as error:
+        print(f"quarterturn: not enough memory ({error}): lower --side, --batch or --max-pixels", file=sys.stderr)
+        sys.exit(2)
     except Exception as error:
         found = of_system(error) if isinstance(error, OSError) else error
         if found is None or not _is_ours(found):

@@ -13,6 +13,8 @@ def check_run(directory: Path, group_name: str | None, data_folder: str | None, 
     """Print the symmetry law and the error of each layer. True if the network's output is equivariant."""
     config, data, net = load_with_data(directory, data_folder)
     group = qt.named(group_name or config.net.group or "C4")
+    if group.dim != 2:
+        raise ConfigError(f"--group {group_name} turns {group.dim} axes, and images have 2: use C4 or D4, say")
     if whole and isinstance(data, Dataset):
         raise ConfigError(
             "--whole is for networks that label each pixel; this one labels whole images: leave --whole out"

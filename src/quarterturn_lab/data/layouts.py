@@ -230,6 +230,8 @@ def _with_table(folder: Path, settings: Settings) -> Layout | None:
             found.append(match)
         elif settings.labels:
             raise DataError(f"no column of {path} has names of the {len(files):,} images in {folder}")
+    if not found and settings.labels is None:
+        found = _in_parts(folder, [*files, *bad])
     if not found:
         return None
     if len(found) > 1:
@@ -238,6 +240,27 @@ def _with_table(folder: Path, settings: Settings) -> Layout | None:
             "name the table with --labels"
         )
     return _from_table(folder, *found[0][:2], files, bad, index, settings)
+
+
+def _in_parts(folder: Path, names: list[str]) -> list[tuple[tables.Table, str, int]]:
+    """The tables in the folders of a split as one, if they have the same columns."""
+    found = []
+    for root in parts_of(folder):
+        index = tables.Index([name for name in names if name.startswith(f"{root.name}/")])
+        for path in _tables_of(root, None):
+            match = tables.with_files(tables.read(path), index)
+            if match:
+                found.append((*match[:2], index))
+    if len({(table.header, column) for table, column, _ in found}) != 1:
+        return []
+    table, column, _ = found[0]
+    place = table.header.index(column)
+    rows = [
+        [*row[:place], index.find(row[place]) or row[place], *row[place + 1 :]]
+        for table, _, index in found
+        for row in table.rows
+    ]
+    return [(tables.Table(table.path, table.header, rows, table.first), column, len(rows))]
 
 
 def _tables_of(folder: Path, given: str | None) -> list[Path]:
@@ -272,6 +295,9 @@ def _from_table(
         for name, cell in zip(names, table.column(split), strict=True)
         if name
     }
+    folders = {name: PARTS.get(name.split("/")[0].lower(), "") for name in names if name and "/" in name}
+    if not part and {"train"} < set(folders.values()) <= set(PARTS.values()):
+        part = folders
     target = tables.target(table, column, settings.columns, settings.task, other)
     labels = tables.joined(target, names, table)
     missing = [cell for cell, name in zip(table.column(column), names, strict=True) if name is None]
@@ -322,7 +348,17 @@ def _with_masks(folder: Path, settings: Settings) -> Layout | None:
     if not files and not bad:
         return None
     if not files:
-        raise DataError(f"no image in {folder} has a mask of the same name; expected {TREE.format(folder=folder)}")
+        texts = {path.suffix for pair in both.values() if pair for path in pair[1].rglob("*.*")} & {
+            ".txt",
+            ".json",
+            ".xml",
+        }
+        hint = (
+            f"; files {', '.join(sorted(texts))} (boxes or outlines) are not read: draw them as masks" if texts else ""
+        )
+        raise DataError(
+            f"no image in {folder} has a mask of the same name{hint}; expected {TREE.format(folder=folder)}"
+        )
     in_parts = {
         name: next((PARTS[step] for step in name.lower().split("/")[:-1] if step in PARTS), "") for name in files
     }
@@ -373,7 +409,12 @@ def images_in(folder: Path, prefix: str = "") -> tuple[dict[str, Path], dict[str
     """The image files in a folder, at any depth, by name; and those that cannot be used, with the reason."""
     good: dict[str, Path] = {}
     bad: dict[str, str] = {}
+    seen = set()
     for here, inner, names in os.walk(folder, followlinks=True):
+        if os.path.realpath(here) in seen:  # a link to a folder above
+            inner.clear()
+            continue
+        seen.add(os.path.realpath(here))
         inner[:] = sorted(name for name in inner if not name.startswith((".", "__")))
         for name in sorted([*names, *inner]):
             path = Path(here, name)

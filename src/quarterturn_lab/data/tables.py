@@ -336,14 +336,17 @@ def joined(target: Target, names: list[str | None], table: Table) -> dict[str, A
 
 
 def specimens(pattern: str, names: Iterable[str]) -> tuple[dict[str, str], int]:
-    """The specimen of each name: the match of a regular expression, or its first group; and how many do not match."""
+    """The specimen of each name: the match of a regular expression, or its first group; and how many do not match.
+
+    It is looked for in the name of the file, then in the whole path.
+    """
     try:
         expression = re.compile(pattern)
     except re.error as error:
         raise ConfigError(f"--groups-by {pattern!r} is neither a column nor a regular expression ({error})") from None
     found, without = {}, 0
     for name in names:
-        match = expression.search(name)
+        match = expression.search(name.rpartition("/")[2]) or expression.search(name)
         if match:
             found[name] = match.group(1) or "" if expression.groups else match.group(0)
         else:

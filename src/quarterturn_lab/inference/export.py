@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from quarterturn_lab.errors import ConfigError, unknown
+from quarterturn_lab.files import check_replaceable
 from quarterturn_lab.hub import folder as hub_folder
 from quarterturn_lab.inference import bioimageio, onnx, torchscript, wsinfer
 from quarterturn_lab.inference.agreement import Written, agreement
@@ -38,8 +39,8 @@ def export(directory: Path, target: str, out: Path, about: About) -> str:
     if target not in TARGETS:
         raise unknown("value of --to", target, TARGETS)
     write, suffix = TARGETS[target]
-    if suffix and out.is_dir():
-        raise ConfigError(f"{out} is a folder: give the name of a file, such as {out / f'network{suffix}'}")
+    if suffix:
+        check_replaceable(out)
     if not suffix and out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise ConfigError(f"{out} exists: {target} is a new folder, so give another name, or remove it")
     source = source_of(directory)

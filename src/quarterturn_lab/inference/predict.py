@@ -24,6 +24,7 @@ from quarterturn_lab.inference.tables import Files, Options, Progress, Row, deco
 from quarterturn_lab.inference.whole_images import Run, object_map, with_margin
 from quarterturn_lab.runs.model_card import KEY, ModelCard, read
 
+SMALL = 64  # pixels; below, a network may have no room for its windows
 PICTURES = (".png", ".tif", ".tiff")
 
 
@@ -138,7 +139,14 @@ def _some_left(skipped: list[Row], files: Files) -> list[Row]:
 def mask(run: Run, card: ModelCard, path: Path, convert: bool) -> NDArray[np.float64]:
     """The probability of each pixel (and class), for an image of any size; the image is extended by reflection."""
     image = card.scaled(decoded(path, card, convert, scaled=False))
-    return object_map(run, with_margin(image, card.margin), card.margin, card.shrinks, card.task)
+    height, width = image.shape[1:]
+    try:
+        return object_map(run, with_margin(image, card.margin), card.margin, card.shrinks, card.task)
+    except Exception as error:  # torch, onnxruntime and our layers have their own classes
+        if min(height, width) >= SMALL:
+            raise
+        why = str(error).splitlines()[0]
+        raise DataError(f"{path} has {width} x {height} pixels, too few for the network ({why})") from None
 
 
 def picture(probabilities: NDArray[np.float64], grey: bool, values: tuple[int, ...] = ()) -> Image.Image:

@@ -20,6 +20,7 @@ Files = list[tuple[str, Path]]  # names and paths
 Progress = Callable[[int, int], None]  # images done, number of images
 Place = tuple[int, int, int, int]  # x, y, width, height in pixels of the image
 PLACE = ("x", "y", "width", "height")
+MOST = 1_000_000  # images in a batch, and pixels of a side
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet runs a cell that begins so
 
 
@@ -37,8 +38,8 @@ class Options:
     def __post_init__(self) -> None:
         for name in ("batch", "window", "stride"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"--{name} {value}: give 1 or more")
+            if value is not None and not 1 <= value <= MOST:
+                raise ConfigError(f"--{name} {value}: give 1 or more, and at most {MOST:,}")
         if self.stride and not self.window:
             raise ConfigError("--stride is the step between windows: give --window too")
 

@@ -47,7 +47,7 @@ def from_factory(name: str, option: str = "--net", takes: str = "channels, side 
     The current folder stays on Python's path: the function may import its neighbours when it is called.
     """
     module_name, colon, function = name.partition(":")
-    if not colon:
+    if not colon or not module_name:
         raise ConfigError(f"{option} {name!r}: write package.module:function, a function of {takes}")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -58,4 +58,7 @@ def from_factory(name: str, option: str = "--net", takes: str = "channels, side 
     if not hasattr(module, function):
         names = [entry for entry, value in vars(module).items() if callable(value) and not entry.startswith("_")]
         raise unknown(f"function of {module_name}", function, names)
-    return getattr(module, function)
+    found = getattr(module, function)
+    if not callable(found):
+        raise ConfigError(f"{option} {name!r} is a {type(found).__name__}: name a function of {takes}")
+    return found

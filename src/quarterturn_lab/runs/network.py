@@ -37,6 +37,8 @@ def _made(config: Config, classes: tuple[str, ...], weights: Path | None) -> tup
     if config.factory:
         torch.manual_seed(config.seed)
         module = from_factory(config.factory)(channels=net.channels, side=net.side, outputs=net.outputs)
+        if not isinstance(module, nn.Module):
+            raise ConfigError(f"--net {config.factory} returned {type(module).__name__}: return a torch.nn.Module")
     elif config.backbone:
         torch.manual_seed(config.seed)
         module, notes = backbone_network(config.backbone, net, config.how, config.rotate, weights)

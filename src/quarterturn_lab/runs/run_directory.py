@@ -56,7 +56,10 @@ def summary(directory: Path) -> dict[str, Any]:
     if not path.exists():
         state = "is not finished" if (directory / "config.json").exists() else "is not a run directory"
         raise RunError(f"{directory} {state}, it has no summary.json: start or resume a run with `quarterturn train`")
-    return json.loads(path.read_text())
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise RunError(f"{path} is damaged ({error}): remove it, and run the same command again") from None
 
 
 def records(directory: Path) -> list[dict[str, Any]]:
@@ -74,7 +77,15 @@ def records(directory: Path) -> list[dict[str, Any]]:
 def config_of(directory: Path) -> Config:
     """The settings of a finished run."""
     summary(directory)
-    return read((directory / "config.json").read_text())
+    path = directory / "config.json"
+    try:
+        return read(path.read_text())
+    except FileNotFoundError:
+        raise RunError(f"{directory} has no config.json: copy the whole directory") from None
+    except UnicodeDecodeError as error:
+        raise RunError(f"{path} is damaged ({error}): train it again") from None
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
 
 
 def finished(root: Path) -> list[Path]:

@@ -96,7 +96,7 @@ class Config(ImageSettings):
 
     experiment: str
     row: str
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**63)
     net: Net
     factory: Annotated[str | None, BeforeValidator(lambda name: _moved(name))] = (
         None  # package.module:function of the user's own network
@@ -281,6 +281,8 @@ def explained(error: ValidationError) -> str:
     """pydantic's errors as one sentence."""
     lines = []
     for found in error.errors():
+        if found["type"] == "default_factory_not_called":  # because of another error, which is in the list
+            continue
         place = ".".join(map(str, found["loc"])) or "config"
         lines.append(
             f"{place}: {found['msg']}, got {found['input']!r}"

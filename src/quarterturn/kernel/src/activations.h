@@ -12,11 +12,11 @@ using Lanes = Vector<LANES>;
 using Words [[gnu::vector_size(LANES * sizeof(int32_t))]] = int32_t;
 
 // A comparison with NaN is false: NaN stays.
-static inline Lanes at_least(Lanes x, float low) { return x < low ? Lanes{} + low : x; }
-static inline Lanes at_most(Lanes x, float high) { return x > high ? Lanes{} + high : x; }
+INLINE Lanes at_least(Lanes x, float low) { return x < low ? Lanes{} + low : x; }
+INLINE Lanes at_most(Lanes x, float high) { return x > high ? Lanes{} + high : x; }
 
 // To about two units in the last place; below -87 it is not quite zero, above 88 not infinite.
-static inline Lanes exponential(Lanes x) {
+INLINE Lanes exponential(Lanes x) {
     constexpr float ROUND = 12582912.0f;  // adding it leaves no bits behind the point, its last bits are the whole number
     x = at_most(at_least(x, -87.0f), 88.0f);
     const Lanes shifted = x * 1.44269504f + ROUND, whole = shifted - ROUND;
@@ -32,7 +32,7 @@ static inline Lanes exponential(Lanes x) {
 }
 
 // x (1 + erf(x / sqrt 2)) / 2, with erf to 1.5e-7 (Abramowitz and Stegun 7.1.26).
-static inline Lanes gelu(Lanes x) {
+INLINE Lanes gelu(Lanes x) {
     const Lanes size = (x < 0.0f ? -x : x) * 0.70710678f, t = 1.0f / (size * 0.3275911f + 1.0f);
     Lanes sum = t * 1.061405429f - 1.453152027f;
     sum = sum * t + 1.421413741f;
@@ -43,7 +43,7 @@ static inline Lanes gelu(Lanes x) {
 }
 
 template <Activation A>
-static inline Lanes activated(Lanes x) {
+INLINE Lanes activated(Lanes x) {
     if constexpr (A == RELU) return at_least(x, 0.0f);
     if constexpr (A == RELU6) return at_most(at_least(x, 0.0f), 6.0f);
     if constexpr (A == SIGMOID) return 1.0f / (exponential(-x) + 1.0f);

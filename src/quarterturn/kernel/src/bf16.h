@@ -15,14 +15,14 @@ template <class T, int L>
 using Bits [[gnu::vector_size(L * sizeof(T)), gnu::aligned(2), gnu::may_alias]] = T;
 
 template <int L>
-static inline Vector<L> load(const Bf16* p) {
+INLINE Vector<L> load(const Bf16* p) {
     const Bits<uint16_t, L> bits = *reinterpret_cast<const Bits<uint16_t, L>*>(p);
     return reinterpret_cast<Vector<L>>(__builtin_convertvector(bits, Bits<uint32_t, L>) << 16);
 }
 
 // Rounded to nearest, ties to even.
 template <int L>
-static inline void store(Bf16* p, Vector<L> v) {
+INLINE void store(Bf16* p, Vector<L> v) {
     const Bits<uint32_t, L> bits = reinterpret_cast<Bits<uint32_t, L>>(v);
     const Bits<uint32_t, L> rounded = (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
     const Bits<uint32_t, L> kept =
@@ -37,24 +37,24 @@ struct Pairs {
     using Number = Bf16;
     static constexpr int PER_WORD = 2;
 #if defined(__AVX512BF16__)
-    template <int L> static inline Vector<L> add(Vector<L> sum, Vector<L> w, float x) {
+    template <int L> INLINE Vector<L> add(Vector<L> sum, Vector<L> w, float x) {
         if constexpr (L == 16)
             return (Vector<L>)_mm512_dpbf16_ps((__m512)sum, (__m512bh)w, (__m512bh)_mm512_set1_ps(x));
         else
             return (Vector<L>)_mm256_dpbf16_ps((__m256)sum, (__m256bh)w, (__m256bh)_mm256_set1_ps(x));
     }
 #else
-    template <int L> static inline Vector<L> add(Vector<L> sum, Vector<L> w, float x) {
+    template <int L> INLINE Vector<L> add(Vector<L> sum, Vector<L> w, float x) {
         uint32_t word;
         std::memcpy(&word, &x, sizeof word);
         const Bits<uint32_t, L> ours = reinterpret_cast<Bits<uint32_t, L>>(w), theirs = Bits<uint32_t, L>{} + word;
         sum += second(ours) * second(theirs);
         return sum + first(ours) * first(theirs);
     }
-    template <class V> static inline auto first(V words) {
+    template <class V> INLINE auto first(V words) {
         return reinterpret_cast<Vector<sizeof(V) / 4>>(words << 16);
     }
-    template <class V> static inline auto second(V words) {
+    template <class V> INLINE auto second(V words) {
         return reinterpret_cast<Vector<sizeof(V) / 4>>(words & 0xFFFF0000u);
     }
 #endif

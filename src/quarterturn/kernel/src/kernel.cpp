@@ -7,6 +7,7 @@
 #include "narrow.h"
 #include "norms.h"
 #include "pixels.h"
+#include "pooling.h"
 
 namespace {
 
@@ -26,6 +27,9 @@ void with_structure(Plan numbers, F f) {
         case 2: return f(Layer<Cyclic4Exact>(numbers));
         case 3: return f(Layer<Cyclic4Gauss>(numbers));
         case 4: return f(Layer<Dihedral4>(numbers));
+        case 5: return f(Layer<Apart4>(numbers));
+        case 6: return f(Layer<Apart8>(numbers));
+        case 7: return f(Layer<Spread4>(numbers));
     }
     need(false, "the structure is unknown");
 }
@@ -148,40 +152,35 @@ int quarterturn_weight_gradient(const int64_t* numbers, int64_t length, int64_t 
     });
 }
 
-int quarterturn_statistics(const float* x, int64_t size, int64_t features, int64_t order, float* mean,
-                           int64_t mean_size, float* variance, int64_t variance_size, int64_t threads,
-                           Parallel parallel) {
-    return guarded([&] {
-        const Rows shape(size, features, order);
-        need_size(mean_size, features, "the mean");
-        need_size(variance_size, features, "the variance");
-        statistics(shape, x, mean, variance, threads, parallel);
-    });
-}
-
-int quarterturn_gradient_sums(const float* grad, int64_t grad_size, const float* x, int64_t size, int64_t features,
-                              int64_t order, const float* mean, int64_t mean_size, float* of_one, int64_t one_size,
-                              float* of_x, int64_t x_sums_size, int64_t threads, Parallel parallel) {
-    return guarded([&] {
-        const Rows shape(size, features, order);
-        need_size(grad_size, size, "the gradient");
-        for (int64_t given : {mean_size, one_size, x_sums_size}) need_size(given, features, "a number for each feature");
-        gradient_sums(shape, grad, x, mean, of_one, of_x, threads, parallel);
-    });
-}
-
-// Other may be null, and b with it.
-int quarterturn_combine(const float* x, int64_t size, int64_t features, int64_t order, const float* a, int64_t a_size,
-                        const float* other, int64_t other_size, const float* b, int64_t b_size, const float* c,
-                        int64_t c_size, float* y, int64_t y_size, int64_t threads, Parallel parallel) {
+// Batch norm in training: statistics, and the maps that they make. Weight and bias may be null.
+int quarterturn_normalise(const float* x, int64_t size, int64_t features, int64_t order, const float* weight,
+                          int64_t weight_size, const float* bias, int64_t bias_size, double eps, float* mean,
+                          int64_t mean_size, float* variance, int64_t variance_size, float* y, int64_t y_size,
+                          int64_t threads, Parallel parallel) {
     return guarded([&] {
         const Rows shape(size, features, order);
         need_size(y_size, size, "the output");
-        need_size(a_size, features, "a number for each feature");
-        need_size(c_size, features, "a number for each feature");
-        if (other) need_size(other_size, size, "what is added");
-        if (other) need_size(b_size, features, "a number for each feature");
-        combine(shape, x, a, other, b, c, y, threads, parallel);
+        for (int64_t given : {mean_size, variance_size}) need_size(given, features, "a number for each feature");
+        if (weight) need_size(weight_size, features, "the weight");
+        if (bias) need_size(bias_size, features, "the bias");
+        normalise(shape, x, weight, bias, eps, mean, variance, y, threads, parallel);
+    });
+}
+
+// Weight and the gradient to x may be null.
+int quarterturn_normalise_gradient(const float* grad, int64_t grad_size, const float* x, int64_t size, int64_t features,
+                                   int64_t order, const float* weight, int64_t weight_size, double eps,
+                                   const float* mean, int64_t mean_size, const float* variance, int64_t variance_size,
+                                   float* of_x, int64_t of_x_size, float* of_weight, int64_t of_weight_size,
+                                   float* of_bias, int64_t of_bias_size, int64_t threads, Parallel parallel) {
+    return guarded([&] {
+        const Rows shape(size, features, order);
+        need_size(grad_size, size, "the gradient");
+        for (int64_t given : {mean_size, variance_size, of_weight_size, of_bias_size})
+            need_size(given, features, "a number for each feature");
+        if (weight) need_size(weight_size, features, "the weight");
+        if (of_x) need_size(of_x_size, size, "the gradient to the input");
+        normalise_gradient(shape, grad, x, weight, eps, mean, variance, of_x, of_weight, of_bias, threads, parallel);
     });
 }
 
@@ -198,6 +197,33 @@ int quarterturn_depthwise_gradient(const int64_t* numbers, int64_t length, const
     });
 }
 
+// Max pooling; which offset each output took is kept for the gradient if there is room for it.
+int quarterturn_max_pool(const int64_t* numbers, int64_t length, const float* x, int64_t x_size, float* y,
+                         int64_t y_size, int32_t* taken, int64_t taken_size, int64_t threads, Parallel parallel) {
+    return guarded([&] {
+        const MaxPool layer(list(numbers, length));
+        need_size(x_size, product({layer.batch, layer.source[0], layer.source[1], layer.channels()}), "the input");
+        need_size(y_size, product({layer.batch, layer.target[0], layer.target[1], layer.channels()}), "the output");
+        if (taken) need_size(taken_size, y_size, "what is kept");
+        if (taken)
+            layer.pool<true>(x, y, taken, threads, parallel);
+        else
+            layer.pool<false>(x, y, nullptr, threads, parallel);
+    });
+}
+
+int quarterturn_max_pool_gradient(const int64_t* numbers, int64_t length, const float* grad, int64_t grad_size,
+                                  const int32_t* taken, int64_t taken_size, float* x, int64_t x_size, int64_t threads,
+                                  Parallel parallel) {
+    return guarded([&] {
+        const MaxPool layer(list(numbers, length));
+        need_size(grad_size, product({layer.batch, layer.target[0], layer.target[1], layer.channels()}), "the gradient");
+        need_size(taken_size, grad_size, "what was kept");
+        need_size(x_size, product({layer.batch, layer.source[0], layer.source[1], layer.channels()}), "the input");
+        layer.gradient(grad, taken, x, threads, parallel);
+    });
+}
+
 int quarterturn_move(const int64_t* numbers, int64_t length, int64_t features_last, const float* x, int64_t x_size,
                      float* y, int64_t y_size, int64_t threads, Parallel parallel) {
     return guarded([&] {
@@ -206,20 +232,35 @@ int quarterturn_move(const int64_t* numbers, int64_t length, int64_t features_la
     });
 }
 
-// A number that changes with the values, for caches of packed weights.
+// A number that changes with the values, for caches of packed weights. Each step can be undone, so that a change of one
+// value always shows; the shifts carry high bits down, or two changed signs would cancel.
 int64_t quarterturn_checksum(const float* values, int64_t count) {
-    uint64_t sum[8] = {1, 2, 3, 4, 5, 6, 7, 8};
-    int64_t i = 0;
-    auto mix = [&](int lane, int64_t at) {
-        uint32_t bits;
-        std::memcpy(&bits, values + at, sizeof bits);
-        sum[lane] = (sum[lane] ^ bits) * 0x9E3779B97F4A7C15u;
-        sum[lane] ^= sum[lane] >> 29;
+    constexpr int ROWS = 8;
+    using Bits [[gnu::vector_size(LANES * sizeof(uint32_t))]] = uint32_t;
+    Bits sum[ROWS];
+    uint64_t all = 0;
+    const auto mix = [](auto from, auto bits) {
+        const auto mixed = (from ^ bits) * 0x9E3779B1u;
+        return mixed ^ mixed >> 15;
     };
-    for (; i + 8 <= count; i += 8) UNROLL for (int lane = 0; lane < 8; lane++) mix(lane, i + lane);
-    for (; i < count; i++) mix(0, i);
-    for (int lane = 1; lane < 8; lane++) sum[0] = (sum[0] ^ sum[lane]) * 0x9E3779B97F4A7C15u ^ sum[lane] >> 31;
-    return static_cast<int64_t>(sum[0]);
+    for (int row = 0; row < ROWS; row++)
+        for (int lane = 0; lane < LANES; lane++) sum[row][lane] = static_cast<uint32_t>(row * LANES + lane + 1);
+    int64_t i = 0;
+    for (; i + ROWS * LANES <= count; i += ROWS * LANES)
+        UNROLL for (int row = 0; row < ROWS; row++) {
+            Bits bits;
+            std::memcpy(&bits, values + i + row * LANES, sizeof bits);
+            sum[row] = mix(sum[row], bits);
+        }
+    const auto put = [&](uint32_t bits) { all = (all ^ bits) * 0x9E3779B97F4A7C15u, all ^= all >> 29; };
+    for (; i < count; i++) {
+        uint32_t bits;
+        std::memcpy(&bits, values + i, sizeof bits);
+        put(bits);
+    }
+    for (int row = 0; row < ROWS; row++)
+        for (int lane = 0; lane < LANES; lane++) put(sum[row][lane]);
+    return static_cast<int64_t>(all);
 }
 
 // The best code that this processor runs: 3 AVX-512 with bf16, 2 AVX-512, 1 AVX2, 0 any.

@@ -222,7 +222,7 @@ struct Layer {
                 const int64_t* place = p.place(u, G, t);
                 mask[t] = place[0] ? -1 : 0;
                 const int64_t pixel = (place[1] - p.low[0]) * columns + place[2] - p.low[1];
-                const int64_t from = pixel * floats_per_pixel() + t * in_pitch + block.first_feature;
+                const int64_t from = pixel * floats_per_pixel() + (place[0] - 1) * in_pitch + block.first_feature;
                 base[t] = place[0] ? source + from : zeros;
             }
             for (int64_t c = 0; c < features; c += L) {
@@ -329,7 +329,7 @@ struct Layer {
             realign(task, x, source);
             int64_t start[TILE], target[TILE];
             const int64_t tiles = (task.pixels() + TILE - 1) / TILE;
-            const int64_t tile = round_up((task.pixels() + tiles - 1) / tiles, NARROW_ROWS);
+            const int64_t tile = (task.pixels() + tiles - 1) / tiles;
             for (int64_t first = 0; first < task.pixels(); first += tile) {
                 const int64_t count = locate(task, first, tile, start, target);
                 for (int64_t r = 0; r < count; r++)  // the lines that will be written, fetched meanwhile
@@ -361,7 +361,7 @@ struct Layer {
                 UNROLL for (int t = 0; t < S::order; t++) h[t] = load<L>(pixel + t * out_pitch + o);
                 S::gather(h, products);
                 UNROLL for (int k = 0; k < PRODUCTS; k++) store<L>(all + k * out_pitch + o, products[k]);
-                store<L>(bias + o, load<L>(bias + o) + products[0]);  // the first job is the trivial irrep
+                store<L>(bias + o, load<L>(bias + o) + S::total(products));
             }
         }
     }

@@ -3,34 +3,34 @@
 #pragma once
 #include "bf16.h"
 
-static inline float load1(const float* p) { return *p; }
-static inline void store1(float* p, float v) { *p = v; }
-static inline float load1(const Bf16* p) {
+INLINE float load1(const float* p) { return *p; }
+INLINE void store1(float* p, float v) { *p = v; }
+INLINE float load1(const Bf16* p) {
     const uint32_t bits = static_cast<uint32_t>(p->bits) << 16;
     float v;
     std::memcpy(&v, &bits, sizeof v);
     return v;
 }
-static inline void store1(Bf16* p, float v) {
+INLINE void store1(Bf16* p, float v) {
     Bf16 same[4];
     store<4>(same, Vector<4>{v, v, v, v});
     *p = same[0];
 }
 
 // The same four numbers of one feature, or of two that are four apart, `step` from feature to feature.
-template <class T> static inline void load_features(const T* p, int64_t, Vector<4>& v) { v = load<4>(p); }
-template <class T> static inline void load_features(const T* p, int64_t step, Vector<8>& v) {
+template <class T> INLINE void load_features(const T* p, int64_t, Vector<4>& v) { v = load<4>(p); }
+template <class T> INLINE void load_features(const T* p, int64_t step, Vector<8>& v) {
     v = __builtin_shufflevector(load<4>(p), load<4>(p + 4 * step), 0, 1, 2, 3, 4, 5, 6, 7);
 }
-template <class T> static inline void store_features(T* p, int64_t, Vector<4> v) { store<4>(p, v); }
-template <class T> static inline void store_features(T* p, int64_t step, Vector<8> v) {
+template <class T> INLINE void store_features(T* p, int64_t, Vector<4> v) { store<4>(p, v); }
+template <class T> INLINE void store_features(T* p, int64_t step, Vector<8> v) {
     store<4>(p, __builtin_shufflevector(v, v, 0, 1, 2, 3));
     store<4>(p + 4 * step, __builtin_shufflevector(v, v, 4, 5, 6, 7));
 }
 
 // Call f<number of features>(first feature) for blocks that turn in registers; gives the first feature that is left.
 template <int G, class F>
-static inline int64_t blocks_of_features(int64_t features, F f) {
+INLINE int64_t blocks_of_features(int64_t features, F f) {
     int64_t c = 0;
     if constexpr (G % 4 == 0) {
         for (; c + 8 <= features; c += 8) f.template operator()<8>(c);
@@ -40,7 +40,7 @@ static inline int64_t blocks_of_features(int64_t features, F f) {
 }
 
 template <class S, class T>
-static inline void split_orientations(const T* pixel, int64_t features, const int64_t* element, float* out,
+INLINE void split_orientations(const T* pixel, int64_t features, const int64_t* element, float* out,
                                       int64_t pitch) {
     constexpr int G = S::order;
     int64_t c = blocks_of_features<G>(features, [&]<int W>(int64_t first) {
@@ -56,7 +56,7 @@ static inline void split_orientations(const T* pixel, int64_t features, const in
 }
 
 template <class S, class T>
-static inline void join_orientations(const float* in, int64_t pitch, int64_t features, const int64_t* element,
+INLINE void join_orientations(const float* in, int64_t pitch, int64_t features, const int64_t* element,
                                      T* pixel) {
     constexpr int G = S::order;
     int64_t c = blocks_of_features<G>(features, [&]<int W>(int64_t first) {

@@ -17,15 +17,15 @@ constexpr int ABREAST = 1, OUTPUTS = 4;
 constexpr int64_t RUN = ABREAST * LANES;            // positions at once, forward
 constexpr int64_t GRADIENT_RUN = 8 * ABREAST * 16;  // and for the gradient to the weights
 
-static inline Vector<8> low_halves(Vector<8> a, Vector<8> b) {
+INLINE Vector<8> low_halves(Vector<8> a, Vector<8> b) {
     return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
 }
-static inline Vector<8> high_halves(Vector<8> a, Vector<8> b) {
+INLINE Vector<8> high_halves(Vector<8> a, Vector<8> b) {
     return __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
 }
 
 // Eight rows of eight floats, transposed.
-static inline void transpose8(const Vector<8> (&in)[8], Vector<8> (&out)[8]) {
+INLINE void transpose8(const Vector<8> (&in)[8], Vector<8> (&out)[8]) {
     Vector<8> half[4], turned[4];
     UNROLL for (int i = 0; i < 4; i++) half[i] = low_halves(in[i], in[i + 4]);
     transpose4(half, turned);
@@ -133,13 +133,14 @@ struct Narrow {
 
     explicit Narrow(const Layer<S>& layer) : layer(layer) {}
 
-    // Whether it is faster, as measured: few features leave vectors of them half empty. Neighbours must be neighbours.
+    // Whether it is faster, as measured: few features leave vectors of them partly empty. Neighbours must be neighbours.
     bool suits() const { return is_small(8, 16); }
     bool suits_gradient() const { return is_small(7, 12); }
     bool is_small(int64_t most, int64_t most_of_one_offset) const {
         for (const Phase& phase : g.phases)
             if (phase.stride[0] != 1 || phase.stride[1] != 1) return false;
-        return std::min(g.in, g.out) <= (g.offsets == 1 ? most_of_one_offset : most);
+        const int64_t few = std::min(g.in, g.out);
+        return few % LANES && few <= (g.offsets == 1 ? most_of_one_offset : most);
     }
 
     // The part of the source that a task reads, as planes of channels with zeros around; all its rows follow each other.
@@ -206,7 +207,7 @@ struct Narrow {
                 for (int t = 0; t < G; t++) {
                     const int64_t* place = p.place(u, G, t);
                     const int64_t pixel = (place[1] - p.low[0]) * task.source_columns() + place[2] - p.low[1];
-                    all.push_back(place[0] ? (c * G + g.orientation[t]) * pitch_of(task) + pixel : -1);
+                    all.push_back(place[0] ? (c * G + g.orientation[place[0] - 1]) * pitch_of(task) + pixel : -1);
                 }
         return all;
     }
@@ -363,7 +364,7 @@ struct Narrow {
                     [&](int64_t r) { return target[r] < 0 ? nothing.data() : grad + target[r] * channels; }, room.rows,
                     GRADIENT_RUN);
                 for (int64_t o = 0; o < g.out; o++) {
-                    Lanes total{};  // the first job is the trivial irrep
+                    Lanes total{};
                     for (int64_t r = 0; r < run; r += LANES) {
                         Lanes h[G], products[PRODUCTS];
                         UNROLL for (int t = 0; t < G; t++)
@@ -371,7 +372,7 @@ struct Narrow {
                         S::gather(h, products);
                         UNROLL for (int k = 0; k < PRODUCTS; k++)
                             store<LANES>(room.all + (k * g.out + o) * GRADIENT_RUN + r, products[k]);
-                        total += products[0];
+                        total += S::total(products);
                     }
                     UNROLL for (int lane = 0; lane < LANES; lane++) bias[o] += total[lane];
                 }

@@ -2,6 +2,7 @@
 // together. Maps are rows of channels, a channel for each (feature, orientation).
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "border.h"
@@ -131,4 +132,35 @@ static inline void combine(const Rows& shape, const float* x, const float* a, co
             for (; k < channels; k++) run.template operator()<1>(k);
         }
     });
+}
+
+// Batch norm with statistics of its own: (x - mean) / sqrt(variance + eps) * weight + bias.
+static inline void normalise(const Rows& shape, const float* x, const float* weight, const float* bias, double eps,
+                             float* mean, float* variance, float* y, int64_t threads, Parallel parallel) {
+    statistics(shape, x, mean, variance, threads, parallel);
+    std::vector<float> scale(shape.features), shift(shape.features);
+    for (int64_t f = 0; f < shape.features; f++) {
+        const double along = (weight ? weight[f] : 1.0) / std::sqrt(variance[f] + eps);
+        scale[f] = static_cast<float>(along);
+        shift[f] = static_cast<float>((bias ? bias[f] : 0.0) - mean[f] * along);
+    }
+    combine(shape, x, scale.data(), nullptr, nullptr, shift.data(), y, threads, parallel);
+}
+
+// Its gradients; that to x may be missing.
+static inline void normalise_gradient(const Rows& shape, const float* grad, const float* x, const float* weight,
+                                      double eps, const float* mean, const float* variance, float* of_x,
+                                      float* of_weight, float* of_bias, int64_t threads, Parallel parallel) {
+    gradient_sums(shape, grad, x, mean, of_bias, of_weight, threads, parallel);
+    const double count = static_cast<double>(shape.rows * shape.order);
+    std::vector<float> along_grad(shape.features), along_x(shape.features), constant(shape.features);
+    for (int64_t f = 0; f < shape.features; f++) {
+        const double scale = 1.0 / std::sqrt(variance[f] + eps), of_scaled = of_weight[f] * scale;
+        const double along = weight ? scale * weight[f] : scale, across = -along * scale * of_scaled / count;
+        along_grad[f] = static_cast<float>(along), along_x[f] = static_cast<float>(across);
+        constant[f] = static_cast<float>(-along * of_bias[f] / count - across * mean[f]);
+        of_weight[f] = static_cast<float>(of_scaled);
+    }
+    if (of_x)
+        combine(shape, grad, along_grad.data(), x, along_x.data(), constant.data(), of_x, threads, parallel);
 }

@@ -13,7 +13,7 @@
 struct Phase {
     int64_t start[2], step[2], count[2], base[2], stride[2];
     int64_t offsets;          // how many offsets of the window are read
-    const int64_t* offset;    // for each: its number, then (reads, row, column) for each orientation
+    const int64_t* offset;    // for each: its number, then (read, row, column) for each orientation, see plan_numbers
     bool all;                 // whether every orientation reads at every offset
     int64_t low[2], high[2];  // the smallest and largest row and column offset that is read
     int64_t number(int64_t u, int order) const { return offset[u * (1 + 3 * order)]; }
@@ -45,7 +45,7 @@ static inline Phase read_phase(Numbers& n, int order, const Geometry& g) {
     for (int64_t u = 0; u < p.offsets; u++) {
         rows.between(0, g.offsets - 1, "an offset has a number that the window does not have");
         for (int t = 0; t < order; t++) {
-            const bool reads = rows.between(0, 1, "whether an orientation reads is neither 0 nor 1");
+            const bool reads = rows.between(0, order, "an orientation is read that the group does not have");
             p.all = p.all && reads;
             for (int axis = 0; axis < 2; axis++) {
                 const int64_t at = rows.position("an orientation reads too far away");

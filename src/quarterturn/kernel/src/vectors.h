@@ -3,6 +3,9 @@
 #pragma once
 #include <cstdint>
 
+// What all the time goes through is part of its caller, however much of it there is: compilers give up on large files.
+#define INLINE [[gnu::always_inline]] static inline
+
 // Tests define QUARTERTURN_WIDE to compile wide vectors for machines that have none.
 #if defined(__AVX512F__) || defined(QUARTERTURN_WIDE)
 constexpr int LANES = 16, WIDE_ROWS = 12, NARROW_ROWS = 24;  // 24 sums in registers, out of 32
@@ -11,6 +14,7 @@ constexpr int LANES = 8, WIDE_ROWS = 6, NARROW_ROWS = 12;  // 12 sums in registe
 #else
 constexpr int LANES = 8, WIDE_ROWS = 3, NARROW_ROWS = 6;  // the same on registers of four floats
 #endif
+constexpr int IN_FLIGHT = 8;       // sums that a processor works on at once: two units, four steps each
 constexpr int GRANULE = 8;         // output features are padded to a multiple of this
 constexpr int DEPTH = 256;         // words of a row of a panel in use at most
 constexpr int PITCH = DEPTH + 16;  // words from row to row of a panel: an odd number of cache lines
@@ -23,11 +27,11 @@ template <int L>
 using InMemory [[gnu::vector_size(L * sizeof(float)), gnu::aligned(4), gnu::may_alias]] = float;
 
 template <int L>
-static inline Vector<L> load(const float* p) {
+INLINE Vector<L> load(const float* p) {
     return *reinterpret_cast<const InMemory<L>*>(p);
 }
 template <int L>
-static inline void store(float* p, Vector<L> v) {
+INLINE void store(float* p, Vector<L> v) {
     *reinterpret_cast<InMemory<L>*>(p) = v;
 }
 
@@ -38,13 +42,13 @@ static inline void store(float* p, Vector<L> v) {
 struct Floats {
     using Number = float;
     static constexpr int PER_WORD = 1;
-    template <int L> static inline Vector<L> add(Vector<L> sum, Vector<L> w, float x) { return sum + w * x; }
+    template <int L> INLINE Vector<L> add(Vector<L> sum, Vector<L> w, float x) { return sum + w * x; }
 };
 
 // y[row][column] += sum over parts and k of a[part][row][k] * b[part][k][column], for ROWS rows and N*L columns; k
 // counts words.
 template <class P, int ROWS, int N, int L>
-static void multiply(const float* a, int64_t part, const float* b, int64_t parts, int64_t depth, float* y,
+[[gnu::noinline]] static void multiply(const float* a, int64_t part, const float* b, int64_t parts, int64_t depth, float* y,
                      int64_t pitch, bool first) {
     Vector<L> sum[ROWS][N];
     UNROLL for (int r = 0; r < ROWS; r++)
@@ -66,20 +70,43 @@ static void multiply(const float* a, int64_t part, const float* b, int64_t parts
         UNROLL for (int n = 0; n < N; n++) store<L>(y + r * pitch + n * L, sum[r][n]);
 }
 
+// Call f<count>() for a count from 1 to MOST that is known only now.
+template <int MOST, class F>
+INLINE void exactly(int64_t count, F f) {
+    if constexpr (MOST > 0) {
+        if (count == MOST)
+            f.template operator()<MOST>();
+        else
+            exactly<MOST - 1>(count, f);
+    }
+}
+
+// Call f<n>(first) for pieces of `count` of at most MOST each. A last piece of fewer than ENOUGH, whose sums would wait for
+// each other, shares with the one before.
+template <int MOST, int ENOUGH, class F>
+INLINE void in_pieces(int64_t count, F f) {
+    constexpr int LEAST = ENOUGH < MOST ? ENOUGH : MOST;
+    int64_t first = 0;
+    for (; count - first >= MOST + LEAST || count - first == MOST; first += MOST) f.template operator()<MOST>(first);
+    if (const int64_t left = count - first, half = (left + 1) / 2; left > MOST) {
+        exactly<MOST>(half, [&]<int N>() { f.template operator()<N>(first); });
+        first += half;
+    }
+    exactly<MOST - 1>(count - first, [&]<int N>() { f.template operator()<N>(first); });
+}
+
 // The same for any number of rows.
 template <class P, int ROWS, int N, int L>
 static void multiply_rows(int64_t rows, const float* a, int64_t part, const float* b, int64_t parts, int64_t depth,
                           float* y, int64_t pitch, bool first) {
-    for (; rows >= ROWS; rows -= ROWS, a += ROWS * PITCH, y += ROWS * pitch)
-        multiply<P, ROWS, N, L>(a, part, b, parts, depth, y, pitch, first);
-    if constexpr (ROWS > 1) {
-        if (rows) multiply_rows<P, (ROWS + 1) / 2, N, L>(rows, a, part, b, parts, depth, y, pitch, first);
-    }
+    in_pieces<ROWS, IN_FLIGHT / N>(rows, [&]<int R>(int64_t r) {
+        multiply<P, R, N, L>(a + r * PITCH, part, b, parts, depth, y + r * pitch, pitch, first);
+    });
 }
 
 // sum[k][column] += sum over rows of a[row][k] * g[row][column], for KS columns k of a and N*L columns of g.
 template <int KS, int N, int L>
-static void correlate(const float* a, const float* g, int64_t pitch, int64_t rows, float* out, int64_t out_pitch) {
+[[gnu::noinline]] static void correlate(const float* a, const float* g, int64_t pitch, int64_t rows, float* out, int64_t out_pitch) {
     Vector<L> sum[KS][N];
     UNROLL for (int k = 0; k < KS; k++)
         UNROLL for (int n = 0; n < N; n++) sum[k][n] = Vector<L>{};
@@ -103,11 +130,9 @@ static void correlate(const float* a, const float* g, int64_t pitch, int64_t row
 template <int KS, int N, int L>
 static void correlate_columns(int64_t columns, const float* a, const float* g, int64_t pitch, int64_t rows, float* out,
                               int64_t out_pitch) {
-    for (; columns >= KS; columns -= KS, a += KS, out += KS * out_pitch)
-        correlate<KS, N, L>(a, g, pitch, rows, out, out_pitch);
-    if constexpr (KS > 1) {
-        if (columns) correlate_columns<(KS + 1) / 2, N, L>(columns, a, g, pitch, rows, out, out_pitch);
-    }
+    in_pieces<KS, IN_FLIGHT / N>(columns, [&]<int K>(int64_t k) {
+        correlate<K, N, L>(a + k, g, pitch, rows, out + k * out_pitch, out_pitch);
+    });
 }
 
 // Call f<N, L>(first column) for blocks of columns: as wide as the registers allow, then what is left.
@@ -122,7 +147,7 @@ static void blocks_of_columns(int64_t columns, F f) {
 }
 
 // Four rows of four floats, transposed.
-static inline void transpose4(const Vector<4> (&in)[4], Vector<4> (&out)[4]) {
+INLINE void transpose4(const Vector<4> (&in)[4], Vector<4> (&out)[4]) {
     const Vector<4> a = __builtin_shufflevector(in[0], in[1], 0, 4, 1, 5);
     const Vector<4> b = __builtin_shufflevector(in[2], in[3], 0, 4, 1, 5);
     const Vector<4> c = __builtin_shufflevector(in[0], in[1], 2, 6, 3, 7);
@@ -134,7 +159,7 @@ static inline void transpose4(const Vector<4> (&in)[4], Vector<4> (&out)[4]) {
 }
 
 // The same for two blocks side by side, each in its half of the vectors.
-static inline void transpose4(const Vector<8> (&in)[4], Vector<8> (&out)[4]) {
+INLINE void transpose4(const Vector<8> (&in)[4], Vector<8> (&out)[4]) {
     const Vector<8> a = __builtin_shufflevector(in[0], in[1], 0, 8, 1, 9, 4, 12, 5, 13);
     const Vector<8> b = __builtin_shufflevector(in[2], in[3], 0, 8, 1, 9, 4, 12, 5, 13);
     const Vector<8> c = __builtin_shufflevector(in[0], in[1], 2, 10, 3, 11, 6, 14, 7, 15);
