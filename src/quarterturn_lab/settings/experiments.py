@@ -226,7 +226,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         replace(NUCLEI, norm=True),
         "images",
         ("baseline", "roll-all-quarter", "roll-all-eighth-dihedral"),
-        {**FIT, "batch": 16, "eval_train": 20, "augment": {"zoom": 1.2, **AS_SHARP}},
+        {**FIT, "batch": 16, "eval_train": 20, "eval_points": 4, "augment": {"zoom": 1.2, **AS_SHARP}},
         task="instances",
         faster=True,
     ),
