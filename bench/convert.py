@@ -38,7 +38,10 @@ from quarterturn.graph.lively import images_like, lively
 
 TIMM = """
     resnet18 resnet50 convnext_tiny efficientnet_b0 mobilenetv3_large_100 lambda_resnet26t edgenext_xx_small
-    efficientvit_b0 mobilevit_xxs botnet26t_256 vit_tiny_patch16_224 swin_tiny_patch4_window7_224 mixer_s32_224
+    efficientvit_b0 mobilevit_xxs botnet26t_256 swin_tiny_patch4_window7_224 mixer_s32_224
+"""
+TRANSFORMERS = """
+    vit_tiny_patch16_224 deit_tiny_distilled_patch16_224 pit_ti_224 pvt_v2_b0 shvit_s1 resmlp_12_224
 """
 TORCHVISION = """
     resnet18 googlenet squeezenet1_1 shufflenet_v2_x1_0 mnasnet1_0 densenet121 mobilenet_v3_small convnext_tiny vgg11
@@ -46,9 +49,14 @@ TORCHVISION = """
     segmentation.lraspp_mobilenet_v3_large
 """
 SEGMENTERS = "Unet UnetPlusPlus FPN Linknet PSPNet DeepLabV3 DeepLabV3Plus UPerNet MAnet"
-RECORDS = ("families", "convert", "refused")
+RECORDS = ("families", "convert", "transformers", "refused")
 SECONDS = 600  # for a network, then it is refused
-HEAD = {"families": ("family", "network"), "convert": ("network",), "refused": ("family", "network", "why")}
+HEAD = {
+    "families": ("family", "network"),
+    "convert": ("network",),
+    "transformers": ("network",),
+    "refused": ("family", "network", "why"),
+}
 
 
 def networks() -> tuple[dict[str, Callable[[], nn.Module]], dict[str, str]]:
@@ -66,7 +74,7 @@ def networks() -> tuple[dict[str, Callable[[], nn.Module]], dict[str, str]]:
 
     smallest = families.SMALLEST.split()
     found: dict[str, Callable[[], nn.Module]] = {}
-    for name in [*smallest, *TIMM.split()]:
+    for name in [*smallest, *TIMM.split(), *TRANSFORMERS.split()]:
         found[f"timm {name}"] = partial(timm.create_model, name)
     for name in TORCHVISION.split():
         found[f"torchvision {name}"] = partial(of_torchvision, name)
@@ -189,6 +197,8 @@ def measured(name: str, make: Callable[[], nn.Module], family: str | None) -> tu
         return "refused", {"family": family, "network": name, "why": lines[0].removeprefix("- ")}
     finally:
         signal.alarm(0)
+    if name.removeprefix("timm ") in TRANSFORMERS.split():
+        return "transformers", row
     return ("convert", row) if family is None else ("families", {"family": family, **row})
 
 
@@ -217,7 +227,8 @@ def main() -> None:
         for what in RECORDS:
             kept = [old for old in rows[what] if old["network"] != name and old["network"] in made]
             rows[what] = sorted([*kept, *([row] if what == target else [])], key=lambda r: order(str(r["network"])))
-            save(what, rows[what], HEAD[what])
+            if rows[what] or record(what).exists():
+                save(what, rows[what], HEAD[what])
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import quarterturn as qt
 from quarterturn import C2, C4, D4, MIRROR, Group
-from quarterturn._convert.helper_layers import TokenTable
+from quarterturn._convert.helper_layers import TokenTable, TurnedConstant
 from quarterturn.check import error_of_answers
 from quarterturn.graph.lively import images_like, lively
 
@@ -163,6 +163,66 @@ def test_patches_and_grids_of_odd_and_even_sides(patch: int, side: int) -> None:
 )
 def test_class_tokens_tables_and_gates(options: Any) -> None:
     check(Transformer(**options), D4)
+
+
+class BiasedAttention(nn.Module):
+    """A number for each head and each pair of tokens, looked up in a table, and a temperature for each head."""
+
+    def __init__(self, width: int, heads: int, side: int, free: int, fused: bool) -> None:
+        super().__init__()
+        self.heads, self.fused = heads, fused
+        self.qkv, self.proj = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width)
+        self.q_bias, self.v_bias = nn.Parameter(torch.zeros(width)), nn.Parameter(torch.zeros(width))
+        self.register_buffer("k_bias", torch.zeros(width))
+        self.temperature = nn.Parameter(torch.ones(heads, 1, 1))
+        tokens = free + side * side
+        self.table = nn.Parameter(torch.randn(50, heads))
+        self.register_buffer("index", torch.randint(50, (tokens, tokens)))
+
+    def bias(self) -> Tensor:
+        tokens = self.index.shape[0]
+        return self.table[self.index.view(-1)].view(tokens, tokens, -1).permute(2, 0, 1).contiguous().unsqueeze(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, tokens, width = x.shape
+        given = F.linear(x, self.qkv.weight, torch.cat([self.q_bias, self.k_bias, self.v_bias]))
+        q, k, v = given.reshape(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        if self.fused:
+            x = F.scaled_dot_product_attention(q * self.temperature, k, v, attn_mask=self.bias())
+        else:
+            scores = (q @ k.transpose(-2, -1)) * self.temperature + self.bias()
+            x = scores.softmax(-1) @ v
+        return self.proj(x.transpose(1, 2).reshape(batch, tokens, width))
+
+
+@pytest.mark.parametrize("group", [C4, D4], ids=lambda g: g.name)
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("free", [0, 2])
+def test_a_bias_for_pairs_of_tokens_is_read_in_each_frame(group: Group, fused: bool, free: int) -> None:
+    net = Transformer(free=free, pool="token" if free else "mean")
+    for block in net.blocks:
+        block.attention = BiasedAttention(32, 8, 4, free, fused)
+    check(net, group)
+
+
+def test_a_bias_in_the_inputs_frame_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def in_the_inputs_frame(self: Any, constant: Tensor) -> Tensor:
+        return torch.stack([constant] * self.group.order)
+
+    net = Transformer()
+    for block in net.blocks:
+        block.attention = BiasedAttention(32, 8, 4, 1, fused=True)
+    monkeypatch.setattr(TurnedConstant, "forward", in_the_inputs_frame)
+    with pytest.raises(qt.ConversionError, match="not equivariant"):
+        qt.convert(net, C4, example=torch.randn(2, 3, 16, 16))
+
+
+def test_a_table_for_a_grid_of_unequal_sides_is_refused() -> None:
+    net = Transformer()
+    net.positions = nn.Parameter(torch.randn(1, 9, 32))
+    with pytest.raises(qt.ConversionError, match="only tables of equal sides can be turned"):
+        qt.convert(net, C4, example=torch.randn(2, 3, 8, 16))
+    qt.convert(net, C2, example=torch.randn(2, 3, 8, 16))
 
 
 def test_the_report_tells_of_other_heads() -> None:

@@ -379,7 +379,7 @@ def places_of(group: Group) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("structure", 5, "structure is unknown"),
+        ("structure", 8, "structure is unknown"),
         ("structure", -1, "structure is unknown"),
         ("batch", 0, "batch is empty"),
         ("in", 0, "no input features"),
@@ -397,7 +397,7 @@ def places_of(group: Group) -> dict[str, int]:
         ("stride", 0, "no stride"),
         ("reads of the phase", 8, "too long"),
         ("number", 9, "offset has a number that the window does not have"),
-        ("reads", 2, "neither 0 nor 1"),
+        ("reads", 9, "an orientation is read that the group does not have"),
     ],
 )
 def test_impossible_numbers_are_named(group: Group, name: str, value: int, reason: str) -> None:

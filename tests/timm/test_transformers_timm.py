@@ -24,6 +24,12 @@ MORE: dict[str, dict[str, Any]] = {
     "deit3_small_patch16_224": {},
     "vit_base_patch16_clip_224": {},
     "vit_little_patch16_reg4_gap_256": {},
+    "beit_base_patch16_224": {"depth": 2},
+    "pit_ti_224": {},
+    "visformer_tiny": {},
+    "coatnet_0_224": {},
+    "pvt_v2_b0": {"img_size": None},  # takes any size
+    "shvit_s1": {"img_size": None},
     "resmlp_12_224": {},
     "gmlp_s16_224": {},
     "mixer_s32_224": {},
@@ -34,8 +40,9 @@ LEAST = 0.8  # of the old network's multiply-adds in layers that share filters
 
 def check(name: str, group: qt.Group, **options: Any) -> None:
     torch.manual_seed(0)
-    model = timm.create_model(name, num_classes=10, **{"img_size": SIZE, **options}).eval()
-    x = image(batch=2, size=options.get("img_size", SIZE))
+    given = {key: value for key, value in {"img_size": SIZE, **options}.items() if value is not None}
+    model = timm.create_model(name, num_classes=10, **given).eval()
+    x = image(batch=2, size=given.get("img_size", SIZE))
     net = qt.convert(model, group, example=x)
     assert net.conversion.rolled_share >= LEAST
     converted = lively(net, [x])

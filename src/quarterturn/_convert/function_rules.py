@@ -21,12 +21,30 @@ from quarterturn._convert import (
     token_rules,
 )
 from quarterturn._convert.attention_heads import makes_heads
-from quarterturn._convert.axes import Axis, Blocks, Extra, Position, Spread, axis_size, broadcast
+from quarterturn._convert.axes import (
+    Axis,
+    Blocks,
+    Extra,
+    HeadFeatures,
+    HeadIndex,
+    Position,
+    Spread,
+    axis_size,
+    broadcast,
+)
 from quarterturn._convert.computed_filters import computed_filters
 from quarterturn._convert.equivariant_writer import EquivariantWriter, pointwise_layer
 from quarterturn._convert.function_calls import Call, asks_for_sizes, node_of, same_call
 from quarterturn._convert.position_tables import is_table, position_table
-from quarterturn._convert.tracked_value import TrackedValue, named, number, ordinary_tensor, result, values_in
+from quarterturn._convert.tracked_value import (
+    TrackedValue,
+    is_token_axis,
+    named,
+    number,
+    ordinary_tensor,
+    result,
+    values_in,
+)
 from quarterturn._convert.widths import Features
 from quarterturn.graph.pointwise import is_pointwise
 from quarterturn.graph.refusal import Refusal
@@ -117,8 +135,8 @@ def _of_numbers(
     w: EquivariantWriter, node: fx.Node, args: Any, kwargs: Any, values: list[TrackedValue], example: Any
 ) -> Any:
     """What is made of sizes and parameters alone."""
-    if asks_for_sizes(node):  # of a parameter
-        return number(example)
+    if asks_for_sizes(node):  # of a parameter: where it is used as it is, they are the same
+        return number(example, example) if isinstance(example, int) else tuple(number(n, n) for n in example)
     constants = [v for v in values if v.kind == "constant"]
     if constants and isinstance(example, Tensor | tuple):
         names = tuple(dict.fromkeys(name for v in constants for name in v.names))
@@ -205,6 +223,9 @@ def _sizes(call: Call) -> Any:
             place = 2 + axis[0].axis if value.form == "maps" else value.axes.index(axis)
             place = 2 if value.form == "tokens" else place
             return replace(number(size, call.w.method("size", value.node, place)), axes=(axis,))
+        if is_token_axis(call.w.group.dim, axis) and value.form in ("tokens", "in_batch"):
+            place = 2 if value.form == "tokens" else value.axes.index(axis)
+            return replace(number(size, call.w.method("size", value.node, place)), axes=(axis,))
         same = all(isinstance(c, Extra | Spread) for c in axis)  # numbers of features and examples differ there
         return replace(number(size, size if same else None), axes=(axis,))
 
@@ -231,6 +252,8 @@ def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
     if tuple(map(axis_size, axes)) != tuple(call.example.shape) and len(tensors) == len(values):
         raise Refusal("it expands tensors that meet none of that size")
     constants = [v for v in values if v.kind == "constant" and v.example.numel() != 1]
+    if constants and len(tensors) == 1 and _has_heads(axes):
+        return _on_heads(call, next(iter(tensors.values())), constants)
     tables = [v for v in constants if is_table(v, axes)]
     for constant in constants:
         if constant not in tables:
@@ -261,6 +284,23 @@ def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
 def _are_alike_strips(tensors: list[TrackedValue]) -> bool:
     """Whether all are the same strips of maps: number by number, nothing has to be moved."""
     return tensors[0].strips is not None and len({(v.strips, v.shape) for v in tensors}) == 1
+
+
+def _has_heads(axes: Sequence[Axis]) -> bool:
+    return any(isinstance(c, HeadIndex | HeadFeatures) for axis in axes for c in axis)
+
+
+def _on_heads(call: Call, value: TrackedValue, constants: list[TrackedValue]) -> TrackedValue:
+    """Numbers for each head or for each pair of tokens meet what attention computes."""
+    w = call.w
+    value = w.orientations_in_batch(value, call.path)
+    node, found = token_rules.meets_constants(w, call.path, value, constants)
+
+    def find(other: TrackedValue) -> Any:
+        return found.get(id(other)) or (node_of(other) if other.kind in ("constant", "number") else node)
+
+    out = w.method("flatten", same_call(w, call.node, call.args, call.kwargs, find), 0, 1)
+    return result(value, out, call.example)
 
 
 def _fit_network_layout(tensors: list[TrackedValue]) -> bool:
@@ -363,8 +403,10 @@ def _interpolate(call: Call) -> TrackedValue:
 
 def _linear(call: Call) -> TrackedValue:
     weight, bias = call.option(1, "weight"), call.option(2, "bias")
-    if any(v is not None and v.source is None for v in (weight, bias)):
+    if weight.source is None or (bias is not None and bias.kind != "constant"):
         raise Refusal("its weights are computed by the network")
+    if bias is not None and bias.source is None:
+        call.w.notes.append(f"{call.path}: its bias, made of {' and '.join(bias.names)}, becomes one parameter")
     path, bias = weight.source.removesuffix(".weight"), None if bias is None else bias.example
     return convolution_rules.linear(call.w, path, weight.example, bias, call.value, call.example)
 

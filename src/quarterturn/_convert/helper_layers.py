@@ -214,6 +214,46 @@ class TokenTable(nn.Module):
         return f"{self.group.name}, {self.extra}, {self.grid}, rotate={self.rotate!r}"
 
 
+class TurnedConstant(nn.Module):
+    """Numbers for tokens, or for pairs of them, such as a relative bias: each orientation reads them in its own frame.
+
+    `axes` has for each axis of the constant how many of its tokens have no position and their grid, or None for another
+    axis. Orientations become a new first axis; with `rotate="maps"` that is one, because pathways are in their frames.
+
+    >>> from quarterturn import C4
+    >>> TurnedConstant(C4, [None, (1, (3, 3)), (1, (3, 3))], rotate="filters")(torch.zeros(6, 10, 10)).shape
+    torch.Size([4, 6, 10, 10])
+    """
+
+    def __init__(self, group: Group, axes: Sequence[tuple[int, Sequence[int]] | None], rotate: Rotate = "maps") -> None:
+        super().__init__()
+        check_rotate(rotate)
+        self.group, self.axes, self.rotate = group, tuple(axes), rotate
+        for i, tokens in enumerate(self.axes):
+            if tokens is not None:
+                self.register_buffer(f"order_{i}", self._orders(*tokens), persistent=False)
+
+    def _orders(self, extra: int, grid: Sequence[int]) -> Tensor:
+        """For each orientation and token the one that it is in the orientation's own frame."""
+        maps = torch.arange(math.prod(grid)).reshape(1, 1, *grid)
+        turned = [ops.turn_maps(maps, self.group.elements[inverse]).flatten() for inverse in self.group.inverse]
+        return torch.stack([torch.cat([torch.arange(extra), extra + places]) for places in turned])
+
+    def forward(self, constant: Tensor) -> Tensor:
+        if self.rotate == "maps":
+            return constant.unsqueeze(0)
+        found = []
+        for h in range(self.group.order):
+            part = constant
+            for i, tokens in enumerate(self.axes):
+                part = part if tokens is None else part.index_select(i, getattr(self, f"order_{i}")[h])
+            found.append(part)
+        return torch.stack(found)
+
+    def extra_repr(self) -> str:
+        return f"{self.group.name}, {list(self.axes)}, rotate={self.rotate!r}"
+
+
 class ToChannels(_Moving):
     """Orientations as channels of an ordinary tensor; stacked ones are so already. `places` chooses some of them.
 

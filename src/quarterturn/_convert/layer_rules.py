@@ -6,7 +6,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from quarterturn._convert.axes import Extra
 from quarterturn._convert.axis_rules import glu, reshape
 from quarterturn._convert.convolution_rules import (
     convolution_layer,
@@ -16,6 +15,7 @@ from quarterturn._convert.convolution_rules import (
 from quarterturn._convert.equivariant_writer import EquivariantWriter, pointwise_layer
 from quarterturn._convert.initial_weights import per_feature
 from quarterturn._convert.norm_rules import batch_norm, group_norm, instance_norm, layer_norm
+from quarterturn._convert.reduction_rules import check_summed
 from quarterturn._convert.spatial_rules import (
     adaptive_pool,
     each_orientation,
@@ -25,7 +25,7 @@ from quarterturn._convert.spatial_rules import (
     upsample,
 )
 from quarterturn._convert.tracked_value import TrackedValue, ordinary_tensor, result
-from quarterturn._convert.widths import Features, repeated
+from quarterturn._convert.widths import repeated
 from quarterturn.graph import pointwise
 from quarterturn.graph.refusal import Refusal
 from quarterturn.layers.norms import BatchNorm
@@ -100,10 +100,9 @@ def _glu(w: EquivariantWriter, path: str, module: nn.GLU, value: TrackedValue, e
 
 def softmax(w: EquivariantWriter, path: str, module: Any, value: TrackedValue, example: Tensor) -> TrackedValue:
     dim = 1 if isinstance(module, nn.Softmax2d) else module.dim
-    if value.axes[dim] and all(isinstance(c, Features | Extra) for c in value.axes[dim]):
-        value = w.orientations_in_batch(value, path)
-        return result(value, w.layer(path, lambda: copy.deepcopy(module), value.node), example)
-    raise Refusal("it normalises over other axes than features")
+    check_summed(w, value.axes[dim], "normalises over")
+    value = w.orientations_in_batch(value, path)
+    return result(value, w.layer(path, lambda: copy.deepcopy(module), value.node), example)
 
 
 def copied_layer(w: EquivariantWriter, path: str, module: nn.Module, value: TrackedValue, example: Any) -> TrackedValue:

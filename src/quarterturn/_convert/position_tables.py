@@ -36,7 +36,7 @@ def position_table(w: EquivariantWriter, path: str, constant: TrackedValue, valu
         raise Refusal(f"{named(constant)} meets maps whose features were split into several axes")
     shape, order = _as_maps(constant, value)
     sizes = [p.size for p in value.positions_in_order]
-    _check_sizes(w, constant, sizes)
+    check_sides(w, constant, sizes)
     if len(sizes) != w.group.dim:
         raise Refusal(f"{named(constant)} has a number for each position, but the maps have lost some of their axes")
 
@@ -70,7 +70,7 @@ def _token_table(w: EquivariantWriter, path: str, constant: TrackedValue, value:
         or constant.example.numel() != math.prod(wanted)
     ):
         raise Refusal(f"{named(constant)} meets tokens in a way that is not known")
-    _check_sizes(w, constant, sizes)
+    check_sides(w, constant, sizes)
     known, name = w.tables.setdefault(source, (features, source))
     make_equal(known, features)
     old = operator.attrgetter(source)(w.model)
@@ -95,7 +95,7 @@ def batched_table(w: EquivariantWriter, path: str, constant: TrackedValue) -> Tr
     if len(constant.shape) != 2 + w.group.dim:
         raise Refusal(f"{named(constant)} is joined to tensors in a way that is not known")
     sizes = constant.shape[2:]
-    _check_sizes(w, constant, sizes)
+    check_sides(w, constant, sizes)
     count = constant.shape[1]
     layer = TurnedTable(w.group, constant.shape[1:], batched=True, rotate=w.rotate)
     node = w.helper(f"{path}.table", lambda: layer, node_of(constant))
@@ -128,7 +128,8 @@ def _is_unknown(component: Any) -> bool:
     return not isinstance(component, Features | Position) and size_of(component) > 1
 
 
-def _check_sizes(w: EquivariantWriter, constant: TrackedValue, sizes: Sequence[int]) -> None:
+def check_sides(w: EquivariantWriter, constant: TrackedValue, sizes: Sequence[int]) -> None:
+    """Refuse sides that differ where the group exchanges them."""
     for axes in w.group.exchanged:
         if len({sizes[a - 1] for a in axes if a <= len(sizes)}) > 1:
             raise Refusal(

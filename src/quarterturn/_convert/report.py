@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import nn
 
@@ -58,15 +59,24 @@ class Conversion:
         return [*lines, *self.notes]
 
 
-def rolled_share(old: nn.Module, work: Sequence[Work], new: nn.Module, heads: Collection[str] = ()) -> float:
+def rolled_share(
+    old: nn.Module, work: Sequence[Work], new: nn.Module, new_work: Sequence[Work], heads: Collection[str] = ()
+) -> float:
     """The share of the old network's work in layers that are one of ours under the same name in the new network.
 
-    What a module's own code multiplies counts as one of ours where its parameter became a layer, as `block.filters`.
+    What a module's own code multiplies counts as one of ours where its parameter became a layer, as `block.filters`, or
+    where it uses the weight of a layer that it does not call.
     """
     known = {path for path, _ in old.named_modules(remove_duplicate=False)}
     ours = {path for path, module in new.named_modules(remove_duplicate=False) if isinstance(module, Ours)}
     of_parameters = {path.rpartition(".")[0] for path in ours - known}
     rolled = sum(w.multiply_adds for w in work if w.path in {*ours, *of_parameters, *heads})
+    called = {w.path for w in work}
+    for w in new_work:
+        if w.path in ours & known - called and isinstance(w.layer, Ours):
+            rows = w.multiply_adds / (w.layer.weight.numel() * w.layer.group.order)
+            weight: Any = old.get_submodule(w.path).weight
+            rolled += rows * weight.numel()
     return rolled / (sum(w.multiply_adds for w in work) or 1.0)
 
 

@@ -2,18 +2,31 @@
 
 import operator
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from quarterturn._convert.axes import Axis, Free, Position, Tokens, axis_size, broadcast, make_axes_equal
+from quarterturn._convert.axes import (
+    Axis,
+    Batch,
+    Extra,
+    Free,
+    HeadIndex,
+    Position,
+    Tokens,
+    axis_size,
+    broadcast,
+    make_axes_equal,
+)
 from quarterturn._convert.equivariant_writer import EquivariantWriter
-from quarterturn._convert.function_calls import Call
-from quarterturn._convert.helper_layers import FreeTokens, JoinedTokens, SomeTokens
+from quarterturn._convert.function_calls import Call, node_of
+from quarterturn._convert.helper_layers import FreeTokens, JoinedTokens, SomeTokens, TurnedConstant
 from quarterturn._convert.initial_weights import per_feature
+from quarterturn._convert.position_tables import check_sides
 from quarterturn._convert.reduction_rules import check_summed
-from quarterturn._convert.tracked_value import TrackedValue, is_token_axis, named, result
+from quarterturn._convert.tracked_value import TrackedValue, free_tokens, is_token_axis, named, result
 from quarterturn._convert.widths import make_equal
 from quarterturn.graph.refusal import Refusal
 
@@ -130,6 +143,67 @@ def _parts(axis: Axis) -> tuple[Axis, ...]:
     return axis[0].parts if len(axis) == 1 and isinstance(axis[0], Tokens) else (axis,)
 
 
+# --- constants --------------------------------------------------------------------------------------------------------
+
+
+def turned_constant(
+    w: EquivariantWriter, path: str, constant: TrackedValue, axes: Sequence[Axis]
+) -> tuple[fx.Node, bool]:
+    """A constant that meets a tensor with orientations in the batch, and whether they are its first axis.
+
+    What it has for tokens is turned, and of heads it gives as many as there are.
+    """
+    shape = constant.shape
+    ahead = len(axes) - len(shape)
+    node = node_of(constant)
+    turned: list[tuple[int, Sequence[int]] | None] = []
+    for place, size in enumerate(shape):
+        held = axes[place + ahead]
+        turned.append(None)
+        if size == 1:
+            continue
+        if len(held) == 1 and isinstance(held[0], HeadIndex):
+            node = w.method("narrow", node, place, 0, w.head_size(held[0]))
+        elif is_token_axis(w.group.dim, held):
+            value = replace(constant, axes=(held,))
+            grid = [p.size for p in value.positions_in_order]
+            check_sides(w, constant, grid)
+            turned[-1] = (free_tokens(value), grid)
+        elif not all(isinstance(c, Extra) for c in held):
+            raise Refusal(f"{named(constant)} has a number for each part of an axis that is not known here")
+    if len(shape) == len(axes):
+        node, turned = w.method("squeeze", node, 0), turned[1:]  # one for all examples
+    if not any(turned):
+        return node, False
+    layer = TurnedConstant(w.group, turned, w.rotate)
+    return w.helper(f"{path}.turned", lambda: layer.to(constant.example.device), node), True
+
+
+def meets_constants(
+    w: EquivariantWriter, path: str, value: TrackedValue, constants: Sequence[TrackedValue]
+) -> tuple[fx.Node, dict[int, fx.Node]]:
+    """A tensor with orientations in the batch, and constants: the nodes for a function that works number by number.
+
+    In the first one orientations have an axis of their own, the second.
+    """
+    if value.axes[0] != (batch_of(value),):
+        raise Refusal(f"{named(constants[0])} meets examples and positions in one axis")
+    order = 1 if w.rotate == "maps" else w.group.order
+    found: dict[int, fx.Node] = {}
+    for constant in constants:
+        node, is_turned = turned_constant(w, path, constant, value.axes)
+        rank = len(value.axes) - 1
+        missing = rank - min(len(constant.shape), rank)
+        for _ in range(missing if is_turned else 0):
+            node = w.method("unsqueeze", node, 1)
+        found[id(constant)] = node
+    return w.method("unflatten", value.node, 0, (-1, order)), found
+
+
+def batch_of(value: TrackedValue) -> Any:
+    return next((c for c in value.components if isinstance(c, Batch)), None)
+
+
 # --- attention --------------------------------------------------------------------------------------------------------
 
 
@@ -137,18 +211,34 @@ def attention(call: Call) -> TrackedValue:
     """torch's own attention, of each orientation by itself."""
     w = call.w
     given = [call.option(i, name) for i, name in enumerate(("query", "key", "value"))]
-    if call.option(3, "attn_mask") is not None or call.option(5, "is_causal", False):
-        raise Refusal("attention with a mask or a bias is not known")
+    mask = call.option(3, "attn_mask")
+    if call.option(5, "is_causal", False) or (mask is not None and mask.kind != "constant"):
+        raise Refusal("attention with a mask that depends on the input, or on the order of tokens, is not known")
     query, key, value = (w.orientations_in_batch(v, call.path) for v in given)
-
     make_axes_equal(query.axes[-1], key.axes[-1])
     make_axes_equal(key.axes[-2], value.axes[-2])
     check_summed(w, query.axes[-1], "sums products over")
     check_summed(w, key.axes[-2], "sums products over")
     outer = broadcast([v.axes[:-2] for v in (query, key, value)])
-    axes = (*outer, query.axes[-2], value.axes[-1])
     rest = {k: v for k, v in call.kwargs.items() if k not in ("query", "key", "value", "attn_mask")}
+    if mask is not None:
+        rest["attn_mask"] = _mask(call, mask, replace(query, axes=(*outer, query.axes[-2], key.axes[-2])))
+    given_after = dict(zip(("dropout_p", "is_causal", "scale"), call.args[4:], strict=False))
     node = w.function(
-        torch.nn.functional.scaled_dot_product_attention, query.node, key.node, value.node, *call.args[3:], **rest
+        torch.nn.functional.scaled_dot_product_attention, query.node, key.node, value.node, **given_after, **rest
     )
-    return result(query, node, call.example, axes=axes)
+    return result(query, node, call.example, axes=(*outer, query.axes[-2], value.axes[-1]))
+
+
+def _mask(call: Call, mask: TrackedValue, scores: TrackedValue) -> fx.Node:
+    """What is added to the products of queries and keys, for every example and orientation."""
+    w = call.w
+    if scores.axes[0] != (batch_of(scores),) or (len(mask.shape) == len(scores.axes) and mask.shape[0] != 1):
+        raise Refusal("attention with a bias for each example is not known")
+    node, is_turned = turned_constant(w, call.path, mask, scores.axes)
+    if not is_turned or w.rotate == "maps":
+        return w.method("squeeze", node, 0) if is_turned else node
+    for _ in range(len(scores.axes) - 1 - min(len(mask.shape), len(scores.axes) - 1)):
+        node = w.method("unsqueeze", node, 1)
+    examples = w.function(operator.floordiv, w.method("size", scores.node, 0), w.group.order)
+    return w.method("repeat", node, examples, *[1] * (len(scores.axes) - 1))
