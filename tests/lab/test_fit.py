@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labtools import call
+from labtools import call, nuclei_tree
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -116,7 +116,7 @@ def made_up(turned: float = 0.0, mirrored: float = 0.0, turning: float = 0.0, **
         ({"turned": 0.2, "mirrored": 0.05}, "D4", True),  # clear and too small to matter
         ({"constant": 1.05}, "C4", False),  # next to nothing was learned
         ({"unresolved": 0.9}, "C4", False),
-        ({"images": 20}, "D4", False),
+        ({"images": 12}, "D4", False),
     ],
 )
 def test_the_evidence_decides(evidence: dict[str, Any], symmetry: str, sure: bool) -> None:
@@ -227,6 +227,7 @@ def test_a_fit_of_class_folders(pairs: Path, tmp_path: Path, capsys: pytest.Capt
     assert code == 0
     assert "is finished already" in again
     assert again.splitlines()[-6:] == out.splitlines()[-6:]
+    assert (run / "report.html").exists()
     for command in (f"check {run}", f"evaluate {run}", f"predict {run} {pairs} --out {tmp_path / 'p.csv'}"):
         assert call(command, capsys)[0] == 0
 
@@ -308,6 +309,35 @@ def test_a_fit_of_numbers_in_a_table(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "D4 network: RMSE " in out
     assert "R² 0." in out
     assert (run / "report.html").exists()
+
+
+def test_a_fit_of_masks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = nuclei_tree(tmp_path / "cells", 20)
+    command = f"fit {folder} --epochs 2 --side 32 --batch 4 --threads 1 --runs-dir {tmp_path / 'runs'}"
+    code, out, errors = call(command, capsys)
+    assert code == 0, errors
+    [run] = run_directory.finished(tmp_path / "runs")
+    found, config = run_directory.summary(run), read((run / "config.json").read_text())
+    assert found["task"] == "instances"
+    assert 0 <= found["test"]["dice"] <= 1
+    assert "symmetry: " in out
+    assert "--out masks" in out
+    assert (config.experiment, config.net.unet) == ("fit-masks", True)
+
+
+def test_a_fit_of_16_bit_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    folder = tmp_path / "cells"
+    for name, level in (("dim", 300), ("bright", 500)):  # of 4096: all alike in the upper 8 bits of 16
+        (folder / name).mkdir(parents=True)
+        for i in range(30):
+            pixels = rng.normal(level, 40, (20, 20)).clip(0, 4095).astype(np.uint16)
+            Image.fromarray(pixels).save(folder / name / f"{i}.tif")
+    code, out, errors = call(f"fit {folder} --epochs 6 --symmetry D4 {SMALL} --runs-dir {tmp_path / 'runs'}", capsys)
+    assert code == 0, errors
+    [run] = run_directory.finished(tmp_path / "runs")
+    assert run_directory.summary(run)["test"]["accuracy"] > 0.9
+    assert "16" in next(line for line in out.splitlines() if line.startswith("images: "))
 
 
 @pytest.mark.slow

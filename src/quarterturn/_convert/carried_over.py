@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator
 from torch import nn
 
 from quarterturn.errors import ConversionError
+from quarterturn.graph.refusal import RefusedParts
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -88,14 +89,24 @@ def _notes_on_hooks(old: nn.Module, new: nn.Module, plain: Collection[str]) -> l
         if any(True for _ in module.children()):
             notes.append(f"{path or 'the network'}: its hooks are left out")
         else:
-            lost.append(f"{path!r} ({type(module).__name__})")
+            lost.append(path)
+    norms = [path for path in lost if _has_norm_of_weights(old.get_submodule(path))]
+    if norms:
+        why = "its weight is computed by a hook, as torch's older weight norm and spectral norm do"
+        raise RefusedParts(f"{norms[0]}: {why}: remove it first", dict.fromkeys(norms, why), {})
     if lost:
+        what = ", ".join(f"{path!r} ({type(old.get_submodule(path)).__name__})" for path in lost)
         raise ConversionError(
-            f"these layers have hooks, which would be lost: {', '.join(lost)}. Remove them, and register them on the "
-            "converted network"
+            f"these layers have hooks, which would be lost: {what}. Remove them, and register them on the converted "
+            "network"
         )
     return notes
 
 
 def _has_hooks(module: nn.Module) -> bool:
     return any(getattr(module, name, None) for name in HOOKS)
+
+
+def _has_norm_of_weights(module: nn.Module) -> bool:
+    hooks = module._forward_pre_hooks.values()
+    return any(type(hook).__module__.startswith("torch.nn.utils.") for hook in hooks)

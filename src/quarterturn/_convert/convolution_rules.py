@@ -299,7 +299,7 @@ def linear(
     w: EquivariantWriter, path: str, weight: Tensor, bias: Tensor | None, value: TrackedValue, example: Tensor
 ) -> TrackedValue:
     """On the features of maps a 1x1 convolution, on flattened maps one of their size, else a RollLinear."""
-    value = w.with_orientations(value, path)
+    value = w.without_blocks(w.with_orientations(value, path), path)
     last = value.axes[-1]
     if not any(isinstance(c, Features) for c in last):
         raise Refusal("it mixes positions, or other axes than features")

@@ -150,7 +150,11 @@ def last_layer(
 ) -> TrackedValue:
     """A plain layer on numbers that do not depend on the orientation."""
     is_linear = weight.dim() == 2
-    value = w.with_orientations(value, path) if is_linear else w.maps_with_features_first(value, path)
+    value = (
+        w.without_blocks(w.with_orientations(value, path), path)
+        if is_linear
+        else w.maps_with_features_first(value, path)
+    )
     if is_linear and (sees_positions(value) or value.axes[-1][:1] != (value.features,)):
         raise Refusal(
             "features at several positions go into it, so orientations cannot be pooled before: use head='pool'"

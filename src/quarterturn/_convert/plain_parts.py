@@ -1,6 +1,5 @@
 """Submodules that `convert` does not follow: they run in every pathway with their own layers (`PlainPart`)."""
 
-import copy
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from quarterturn.errors import ConversionError
 from quarterturn.graph.capture import Captured, first_line
 from quarterturn.graph.in_place import nodes_after
 from quarterturn.graph.refusal import Refusal, RefusedParts
+from quarterturn.graph.writing import copied_module
 from quarterturn.groups import Group
 from quarterturn.layers.plain_part import Given, Input, Layout, Place, PlainPart, Seen
 
@@ -69,7 +69,7 @@ def plain_part(w: EquivariantWriter, captured: Captured, node: fx.Node, args: An
             )
             for name, m in made.items()
         ]
-        part = PlainPart(w.group, copy.deepcopy(module), 0, seen, outputs, arguments, w.rotate)
+        part = PlainPart(w.group, copied_module(module), 0, seen, outputs, arguments, w.rotate)
         return part.to(next(value.example.device for value in inputs if value.kind == "oriented"))
 
     new = w.layer(path, make, *nodes)
@@ -106,7 +106,7 @@ def _held(w: EquivariantWriter, path: str, value: TrackedValue) -> TrackedValue:
         value = w.with_orientations(value, path)
     if value.kind != "oriented":
         return value
-    value = w.in_network_layout(value, path)
+    value = w.in_network_layout(w.without_blocks(value, path), path)
     if value.form == "tokens":
         value = w.maps(value, path)
     if not value.has_each_axis_once() or any(isinstance(c, Blocks) for c in value.components):
@@ -145,7 +145,7 @@ def _as_it_is(
     if not nodes:
         raise Refusal("it makes a tensor of numbers alone, and how that turns cannot be told")
     args, kwargs = trees.mapped(arguments, Place, lambda _, place: nodes[place.number])
-    new = w.layer(path, lambda: copy.deepcopy(module), *args)
+    new = w.layer(path, lambda: copied_module(module), *args)
     new.kwargs = kwargs
     if isinstance(example, Tensor):
         return ordinary_tensor(example, new)
@@ -310,7 +310,7 @@ def _check_examples(captured: Captured, node: fx.Node) -> None:
         args, kwargs = trees.mapped(inputs, Tensor, changed)
         with torch.no_grad(), in_eval_mode(module):
             out = module(*args, **kwargs)
-        found = [t for _, t in trees.leaves(out, Tensor)]
+        found = [t for way, t in trees.leaves(out, Tensor) if _is_used(node, out, way)]
         return [t[same] for t in found if t.dim() and t.shape[0] == first.shape[0]]
 
     name = f"{node.target!r} ({type(module).__name__})"

@@ -1,6 +1,5 @@
 """How `convert` rewrites a network: what becomes of inputs, constants, layers, functions and outputs."""
 
-import copy
 import inspect
 import operator
 from collections.abc import Collection, Sequence
@@ -29,6 +28,7 @@ from quarterturn.graph.in_place import refuse_changed_views
 from quarterturn.graph.refusal import Refusal
 from quarterturn.graph.rewrite import Failed
 from quarterturn.graph.torch_functions import PERMUTATIONS, name_of, option, permutation
+from quarterturn.graph.writing import copied_module
 
 UNKNOWN_LAYER = "this layer is not known"
 Output = Literal["pooled", "stacked"]
@@ -68,7 +68,9 @@ class EquivariantRewriter:
         if node.target is operator.getitem and not isinstance(args[0], TrackedValue):  # from several values
             return args[0][args[1].example if isinstance(args[1], TrackedValue) else args[1]]
         if node.target is getattr and not isinstance(args[0], TrackedValue):
-            return getattr(args[0], args[1])
+            return _attribute(self.captured.example(node.all_input_nodes[0]), args[0], args[1])
+        if isinstance(node.target, type) and hasattr(node.target, "_fields"):
+            return node.target(*args)
         if self.is_behind_head(node, args, kwargs):
             return self.behind_head(node, args, kwargs)
         if node in self.unchanged:
@@ -169,7 +171,7 @@ class EquivariantRewriter:
                 raise Refusal("it is called before until and after it, and cannot be converted and stay as it is")
             self.copied.add(path)
             module = self.captured.modules[path]
-            new = w.layer(path, lambda: copy.deepcopy(module), *old)
+            new = w.layer(path, lambda: copied_module(module), *old)
             new.kwargs = named
         else:
             new = w.graph.create_node(node.op, node.target, old, named)
@@ -219,6 +221,13 @@ def _nodes_from(captured: Captured, until: str | None) -> Sequence[fx.Node]:
         if f"{owner}.".startswith(f"{until}."):
             return nodes[i:]
     raise ConversionError(f"until={until!r} is not used by the network's forward: name a layer that is")
+
+
+def _attribute(example: Any, values: Any, name: str) -> Any:
+    """One of several values, by its name; in a tuple whose parts have names, such as that of `max`, by its place."""
+    if isinstance(example, tuple):
+        return next(value for value, part in zip(values, example, strict=True) if part is getattr(example, name))
+    return getattr(values, name)
 
 
 def _unoriented(example: Any, node: fx.Node) -> TrackedValue:

@@ -24,6 +24,8 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
     "data": lambda x: x.detach(),
     "real": lambda x: x,
 }
+# Methods that give a tensor itself another shape: the example of what it was before keeps its own.
+RESHAPING = {f"{name}_": name for name in ("unsqueeze", "squeeze", "transpose", "t")}
 NEW_TENSOR = "makes a tensor or an array of the values of another, as torch.tensor(x) and numpy.asarray(x) do"
 FACT_METHODS = (
     "dim", "ndimension", "is_contiguous", "is_floating_point", "is_complex", "is_signed", "element_size", "get_device",
@@ -241,6 +243,12 @@ class _Tracer(fx.Tracer):
         names = _argument_names(root_fn, len(self.inputs))
         return root_fn, [self.root, *(self.create_proxy("placeholder", name, (), {}) for name in names)]
 
+    def create_arg(self, a: Any) -> Any:
+        """As torch.fx has it; a named tuple is a call like any other, of its type."""
+        if isinstance(a, tuple) and hasattr(a, "_fields") and self.inputs is not None:
+            return self.create_proxy("call_function", type(a), tuple(a), {}).node
+        return super().create_arg(a)
+
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
         return attr_val if self.running else super().getattr(attr, attr_val, parameter_proxy_cache)
 
@@ -290,7 +298,7 @@ class _Tracer(fx.Tracer):
             case "call_module":
                 return operator.attrgetter(target)(self.root)(*args, **kwargs)
             case "call_method":
-                return getattr(args[0], target)(*args[1:], **kwargs)
+                return getattr(args[0], RESHAPING.get(target, target))(*args[1:], **kwargs)
             case "output":
                 return args[0]
             case _:

@@ -21,7 +21,9 @@ FUNCTIONS: set[Callable[..., Any]] = {
     operator.isub, operator.imul, operator.itruediv,
     torch.add, torch.sub, torch.mul, torch.div, torch.relu, torch.sigmoid, torch.tanh, torch.abs, torch.square,
     torch.sqrt, torch.rsqrt, torch.exp, torch.log, torch.pow, torch.clamp, torch.maximum, torch.minimum, torch.addcmul,
-    torch.where, torch.neg, torch.reciprocal,
+    torch.where, torch.neg, torch.reciprocal, torch.sign, torch.sin, torch.cos, torch.erf, torch.log1p, torch.expm1,
+    torch.floor, torch.ceil, torch.round, torch.zeros_like, torch.ones_like,
+    operator.gt, operator.ge, operator.lt, operator.le, torch.gt, torch.ge, torch.lt, torch.le,
     F.relu, F.relu6, F.leaky_relu, F.elu, F.selu, F.celu, F.gelu, F.silu, F.mish, F.sigmoid, F.tanh, F.hardtanh,
     F.hardswish, F.hardsigmoid, F.softplus, F.softsign, F.logsigmoid, F.dropout, F.dropout1d, F.dropout2d, F.dropout3d,
     F.alpha_dropout, F.threshold, F.relu_, F.elu_, F.leaky_relu_,
@@ -29,7 +31,8 @@ FUNCTIONS: set[Callable[..., Any]] = {
 METHODS = {
     "relu", "sigmoid", "tanh", "abs", "square", "sqrt", "rsqrt", "exp", "log", "neg", "pow", "add", "sub", "mul",
     "div", "clamp", "clamp_min", "clamp_max", "contiguous", "clone", "detach", "float", "half", "double", "type", "to",
-    "reciprocal", "addcmul", "hardswish", "silu",
+    "reciprocal", "addcmul", "hardswish", "silu", "sign", "sin", "cos", "erf", "log1p", "expm1", "floor", "ceil",
+    "round", "gt", "ge", "lt", "le",
 }  # fmt: skip
 
 

@@ -32,8 +32,12 @@ NOT_IN_PLACE: dict[Any, Any] = {
         f"{name}_": name
         for name in (
             "relu", "sigmoid", "tanh", "add", "sub", "mul", "div", "clamp", "square", "sqrt", "rsqrt", "exp", "log",
-            "abs", "neg", "pow", "reciprocal", "clamp_min", "clamp_max",
+            "abs", "neg", "pow", "reciprocal", "clamp_min", "clamp_max", "unsqueeze", "squeeze", "transpose", "t",
         )
+    },
+    **{
+        getattr(torch, f"{name}_"): getattr(torch, name)
+        for name in ("relu", "sigmoid", "tanh", "clamp", "square", "sqrt", "rsqrt", "exp", "log", "abs", "neg")
     },
 }  # fmt: skip
 # Functions that are a layer without parameters: the layer's own rule serves.

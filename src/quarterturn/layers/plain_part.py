@@ -121,7 +121,7 @@ class PlainPart(nn.Module):
 
         pathways = [[self._seen(i, inputs[i], h) for i in moving] for h in range(self.group.order)]
         alike = isinstance(inputs[moving[0]], Tensor)  # while a network is traced, shapes are not known
-        outs = run_alike(pathways, run) if alike else [run(*pathway) for pathway in pathways]
+        outs = run_alike(pathways, run) if alike else [run(*(x.contiguous() for x in seen)) for seen in pathways]
         found = []
         for i, given in enumerate(self.outputs):
             sizes = [self._sizes(given, inputs, element) for element in elements]

@@ -23,6 +23,9 @@ from quarterturn_lab.training import training_run
 Record = dict[str, Any]
 RECORD = "fit.json"  # in the run directory: what was asked, found and chosen
 FORWARD = 0.35  # seconds of scoring an image, as a share of those of training on it
+# A probe asks about the images, so that it is the lab's own network whatever the user's is, trained to the end.
+PROBE = ("epochs", "backbone", "how", "weights", "rotate", "keep", "patience", "turn", "flip")
+ORDINARY = ("epochs", "how", "invariants")  # options that an ordinary network has no use for
 PASSES = 3  # over the images of a trial at least; if the time is too short for so many, it has fewer images
 
 
@@ -41,12 +44,17 @@ class Fit:
     def __init__(self, request: Request, root: Path, bars: Bars) -> None:
         self.request, self.root, self.bars, self.started = request, root, bars, time.monotonic()
         self.directory = request.directory(root)
-        self.costs: dict[tuple[Any, ...], float] = {}
+        self.costs: dict[str, float] = {}
+        self.threads = plan.cores()
 
     def left(self) -> float | None:
         """Seconds that are left for the network; None if epochs are given."""
         seconds = self.request.seconds
         return None if seconds is None else seconds - (time.monotonic() - self.started)
+
+    def network(self, chosen: str) -> str:
+        """The group of the network for images with this symmetry: none if the user wants a backbone as it is."""
+        return "none" if self.request.options.get("how") == "plain" else chosen
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -60,12 +68,12 @@ class Fit:
         found = self.look()
         size = self.choose_size(found)
         chosen, choice = self.choose_symmetry(found, size)
-        config, data = self.config(found, size, chosen, plan.warps_of(chosen))
+        config, data = self.config(found, size, chosen)
         record: Record = {"request": self.request.to_json(), "found": found.lines(), "size": asdict(size)}
         record |= {"choice": choice, "symmetry": chosen}
         self.begin(self.directory, config, record)
         self.train(config, self.directory, data, chosen)
-        return Fitted(self.directory, self.ordinary(found, size, chosen), record)
+        return Fitted(self.directory, self.ordinary(found, size, chosen, config), record)
 
     def look(self) -> Found:
         """Say what the folder holds."""
@@ -87,24 +95,28 @@ class Fit:
         return found
 
     def choose_size(self, found: Found) -> plan.Size:
-        """Choose the size of the images by the time of a step."""
+        """Choose the size of the images, and the number of threads, by the time of a step."""
         smallest = plan.sizes(found)[0]
         wanted = self.request.symmetry if self.request.symmetry != "auto" else "D4"
-        per_position = self.cost(found, smallest, wanted) / smallest.positions
+        timed = self.made(found, smallest, self.network(wanted), 1, plan.warps_of(wanted))
+        costs = {threads: self.cost(found, timed, threads) for threads in {1, timed.threads}}
+        self.threads = min(costs, key=lambda threads: costs[threads])
+        per_position = costs[self.threads] / smallest.positions
 
         def epoch(size: plan.Size) -> float:
             return found.parts["train"] * size.tiles * per_position * size.positions
 
         seconds = self.left()
         size = plan.size_for(found, None if seconds is None else seconds * (1 - plan.TRIAL), epoch)
-        self.bars.say(f"plan: {size.why}, batches of {size.batch}")
+        threads = "one thread" if self.threads == 1 else f"{self.threads} threads"
+        self.bars.say(f"plan: {size.why}; batches of {size.batch}; {threads}")
         return size
 
     def choose_symmetry(self, found: Found, size: plan.Size) -> tuple[str, dict[str, Any] | None]:
         """The symmetry: the given one, or the one that short training speaks for."""
         if self.request.symmetry != "auto":
             return self.request.symmetry, None
-        configs = [self.made(found, size, name, 1, plan.warps_of(name)) for name in ("none", "C4")]
+        configs = [self.made(found, size, name, 1, plan.warps_of(name), PROBE) for name in ("none", "C4")]
         data = self.load(configs[0])
         if not len(data.valid):
             raise DataError("auto needs validation images: give --symmetry C4 or D4, or --validation 0.15")
@@ -113,13 +125,13 @@ class Fit:
         for name, config in zip(("none", "C4"), configs, strict=True):
             part, epochs = data, max(1, round((self.request.epochs or 0) * plan.TRIAL / 2))
             if seconds is not None:
-                cost = self.cost(found, size, name)
+                cost = self.cost(found, config)
                 images = (
                     seconds * plan.TRIAL / 2 / cost / size.tiles - FORWARD * min(len(data.valid), symmetry.MOST) * 4
                 )
                 part = subset(data, max(2 * len(data.classes), 8, int(images / PASSES)), self.request.seed)
                 epochs = max(1, int(images / len(part.train)))
-            brief = config.model_copy(update={"epochs": epochs, "eval_points": 1, "keep": "last", "patience": None})
+            brief = config.model_copy(update={"epochs": epochs, "eval_points": 1})
             what = "trial, ordinary network" if name == "none" else "trial, equivariant network"
             probes.append((brief, symmetry.trained(brief, part, self.show(what, brief))))
         choice = symmetry.decide(symmetry.evidence(probes[0], probes[1], data))
@@ -127,12 +139,14 @@ class Fit:
         self.bars.say(f"symmetry: {choice.symmetry}{sure}, because {choice.why}")
         return choice.symmetry, asdict(choice)
 
-    def config(self, found: Found, size: plan.Size, name: str, warps: dict[str, Any]) -> tuple[Config, Data]:
+    def config(self, found: Found, size: plan.Size, chosen: str) -> tuple[Config, Data]:
         """The settings of the run, with as many epochs as the time allows, and its data."""
+        name, warps = self.network(chosen), plan.warps_of(chosen)
         config = self.made(found, size, name, self.request.epochs or 1, warps)
         data = self.load(config)
+        took = ""
         if self.request.epochs is None:
-            cost, tiles = self.cost(found, size, name), config.tiles if found.task in DENSE else 1
+            cost, tiles = self.cost(found, config), config.tiles if found.task in DENSE else 1
             turns = 5 if config.score_turns else 1
             scored = len(data.valid) * (config.eval_points + turns) + len(data.test) * turns
             scored += min(len(data.train), config.eval_train)
@@ -142,8 +156,8 @@ class Fit:
             epochs = plan.epochs_for(
                 seconds, epoch, scored * tiles * cost * FORWARD, len(data.train), time.monotonic() - self.started
             )
-            config = self.made(found, size, name, epochs, warps)
-            self.bars.say(f"training: {epochs} epochs of {epoch:.1f} seconds")
+            config, took = self.made(found, size, name, epochs, warps), f" of {epoch:.1f} seconds"
+        self.bars.say(f"training: {plan.in_words(config)}, {config.epochs} epochs{took}")
         return config, data
 
     def train(self, config: Config, directory: Path, data: Data, name: str) -> None:
@@ -151,19 +165,21 @@ class Fit:
         label = "ordinary network" if name == "none" else f"{name} network"
         training_run.run(config, directory, self.show(label, config), self.bars.say, data)
 
-    def ordinary(self, found: Found, size: plan.Size, name: str) -> Path | None:
-        """The run of an ordinary network, with images turned and flipped as for the other, in as much time."""
+    def ordinary(self, found: Found, size: plan.Size, chosen: str, config: Config) -> Path | None:
+        """The run of an ordinary network, with images turned and flipped as for the other, in as much training time."""
         directory = self.request.ordinary_directory(self.root)
-        if not self.request.compare or name == "none":
+        if not self.request.compare or config.net.group is None:
             return None
-        self.started = time.monotonic()
         if (directory / RECORD).exists():
-            config = read((directory / "config.json").read_text())
-            data = self.load(config)
+            plain = read((directory / "config.json").read_text())
         else:
-            config, data = self.config(found, size, "none", plan.warps_of(name))
-            self.begin(directory, config, {"request": self.request.to_json(), "symmetry": "none"})
-        self.train(config, directory, data, "none")
+            plain = self.made(found, size, "none", 1, plan.warps_of(chosen), ORDINARY)
+            self.costs.clear()  # both are timed now: the machine may have other work than at the start
+            ratio = self.cost(found, config) / self.cost(found, plain)
+            plain = plain.model_copy(update={"epochs": max(1, round(config.epochs * ratio))})
+            self.begin(directory, plain, {"request": self.request.to_json(), "symmetry": "none"})
+        self.bars.say(f"training to compare: {plan.in_words(plain)}, {plain.epochs} epochs, in as much time")
+        self.train(plain, directory, self.load(plain), "none")
         return directory
 
     def again(self) -> Fitted:
@@ -184,12 +200,10 @@ class Fit:
         else:
             self.bars.say(f"{self.directory} is finished already: {config.epochs} epochs")
         self.train(config, self.directory, self.load(config), record["symmetry"])
-        size = plan.Size(**record["size"])
-        return Fitted(
-            self.directory,
-            self.ordinary(self.look(), size, record["symmetry"]) if self.request.compare else None,
-            record,
-        )
+        if not self.request.compare:
+            return Fitted(self.directory, None, record)
+        self.threads, size = config.threads, plan.Size(**record["size"])
+        return Fitted(self.directory, self.ordinary(self.look(), size, record["symmetry"], config), record)
 
     def wanted(self, config: Config, minutes: float | None) -> int:
         """The number of epochs that the request wants of a finished run."""
@@ -201,15 +215,24 @@ class Fit:
 
     # --- helpers ------------------------------------------------------------------------------------------------------
 
-    def made(self, found: Found, size: plan.Size, name: str, epochs: int, warps: dict[str, Any]) -> Config:
-        options = {key: value for key, value in self.request.options.items() if key != "epochs"}
-        return plan.config_of(found, size, name, epochs, self.request.seed, options, warps)
+    def made(
+        self,
+        found: Found,
+        size: plan.Size,
+        name: str,
+        epochs: int,
+        warps: dict[str, Any],
+        without: tuple[str, ...] = ("epochs",),
+    ) -> Config:
+        """The settings of a run, with the options of the user but for some."""
+        options = {key: value for key, value in self.request.options.items() if key not in without}
+        return plan.config_of(found, size, name, epochs, self.request.seed, {"threads": self.threads, **options}, warps)
 
-    def cost(self, found: Found, size: plan.Size, name: str) -> float:
-        """Seconds of training on an image, measured once for each network and size."""
-        key = (size.side, size.stem_stride, name)
+    def cost(self, found: Found, config: Config, threads: int | None = None) -> float:
+        """Seconds of training on an image, measured once for each network, size and number of threads."""
+        config = config.model_copy(update={"epochs": 1, "threads": threads or config.threads})
+        key = config.model_dump_json()
         if key not in self.costs:
-            config = self.made(found, size, name, 1, plan.warps_of(name))
             self.costs[key] = timing.seconds_per_image(config, found.task, found.classes)
         return self.costs[key]
 

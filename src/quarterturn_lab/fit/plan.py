@@ -75,17 +75,15 @@ def batch_for(samples: int) -> int:
 
 def size_for(found: Found, seconds: float | None, cost: Callable[[Size], float]) -> Size:
     """The largest size with enough epochs in these seconds; `cost` is the seconds of an epoch at a size."""
-    options = sizes(found)
-    if seconds is None:
-        return replace(options[-1], why=f"images of {options[-1].side} pixels")
-    affordable = [size for size in options if seconds / cost(size) >= EPOCHS]
+    options, what = sizes(found), "tiles" if found.task in DENSE else "images"
+    affordable = [size for size in options if seconds is None or seconds / cost(size) >= EPOCHS]
     chosen = affordable[-1] if affordable else options[0]
-    what = "tiles" if found.task in DENSE else "images"
-    if chosen == options[-1]:
-        why = f"{what} of {chosen.side} pixels, which is what the files have" if what == "images" else ""
-    else:
-        why = f"{what} of {chosen.side} pixels, so that the minutes allow {EPOCHS} passes or more over all of them"
-    return replace(chosen, why=why or f"{what} of {chosen.side} pixels")
+    why = f"{what} of {chosen.side} pixels"
+    if seconds is not None and chosen != options[-1]:
+        why += f", so that the minutes allow {EPOCHS} passes or more over all of them" if affordable else ""
+    elif what == "images":
+        why += ", about what the files have"
+    return replace(chosen, why=why)
 
 
 def epochs_for(seconds: float, epoch: float, rest: float, images: int, spent: float = 0.0) -> int:
@@ -124,7 +122,6 @@ def config_of(
         "side": size.side,
         "batch": size.batch,
         "epochs": epochs,
-        "threads": cores(),
         **warps,
         **({"tiles": size.tiles} if masks else {"stem_stride": size.stem_stride, "blocks": 1}),
         **({"invariants": True} if not masks and symmetry != "none" and "pool" not in options else {}),
@@ -155,3 +152,13 @@ def warps_of(symmetry: str) -> dict[str, Any]:
 
     group = two_dimensional(symmetry)
     return {"turn": 360.0 if group.exchanged else 0.0, "flip": not set(group.elements) <= set(C4.elements)}
+
+
+def in_words(config: Config) -> str:
+    """The network of a run in a few words."""
+    name = f"{config.net.group} network" if config.net.group else "ordinary network"
+    if config.backbone:
+        return f"{config.backbone} as a {name}" + (f" ({config.how})" if config.net.group else "")
+    kind = "U-Net" if config.net.unet else "residual"
+    head = ", invariants at its head" if config.net.invariants else ""
+    return f"{name} ({kind}, {config.net.stages[0][0]} to {config.net.stages[-1][-1]} maps{head})"

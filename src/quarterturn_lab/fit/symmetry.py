@@ -36,7 +36,7 @@ CLEAR = 1e-3  # one-sided p-value below which a difference counts; real ones are
 UP, HAND = 1 / 3, 0.1
 LEARNED = 0.15  # share of the constant answer's loss that the probe must have removed, to be a witness
 UNRESOLVED = 0.2  # share of the images in pairs of classes that the probe cannot tell apart yet
-MOST = 2000  # validation images that are scored
+MOST, MOST_SCENES = 2000, 16  # validation images that are scored; those with masks are large, and have many pixels
 PAIR, EVEN = 0.6, 0.6  # what two classes get together, and one beside the other, to be called unresolved
 LEAST = 1e-3  # probabilities are raised to this, so that a single image counts no more than seven
 
@@ -86,7 +86,7 @@ def decide(evidence: Evidence) -> Choice:
             "they may be mirror images",
             False,
         )
-    few = len(evidence.upright) < 50
+    few = len(evidence.upright) < MOST_SCENES
     turned = "turned or mirrored images are recognised as well as others"
     return Choice("D4", f"{turned}, on {len(evidence.upright):,} validation images", not few)
 
@@ -132,7 +132,8 @@ def trained(config: Config, data: Data, progress: Progress | None = None) -> nn.
 
 def evidence(upright: Probe, turning: Probe, data: Data) -> Evidence:
     """The losses of two trained probes on validation images."""
-    indices = data.valid[:: max(1, len(data.valid) // MOST)][:MOST]
+    most = MOST if isinstance(data, Dataset) else MOST_SCENES
+    indices = data.valid[:: max(1, len(data.valid) // most)][:most]
     turns = [losses(upright, data, indices, qt.C4, g) for g in range(qt.C4.order)]
     mirrors = [losses(turning, data, indices, qt.MIRROR, g) for g in range(qt.MIRROR.order)]
     return Evidence(
@@ -224,7 +225,7 @@ def moved(data: Data, indices: Indices, group: qt.Group, g: int) -> Data:
     if isinstance(data, Dataset):
         images = qt.act(torch.from_numpy(data.images[indices]), group, g).numpy()
         return replace(data, images=images, labels=data.labels[indices], **common)
-    scenes = [qt.act(torch.from_numpy(data.images[i])[None], group, g)[0].numpy() for i in indices]
+    scenes = [qt.act(torch.from_numpy(data.images[i].copy())[None], group, g)[0].numpy() for i in indices]
     maps = [
         qt.act(torch.from_numpy(data.labels[i].astype(np.int64))[None, None], group, g)[0, 0].numpy() for i in indices
     ]

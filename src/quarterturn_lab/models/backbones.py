@@ -7,7 +7,8 @@ on all orientations and averages, "plain" leaves it as it is.
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +25,17 @@ from quarterturn_lab.settings.networks import Net
 
 ENCODER = "resnet18"  # of a network of smp whose name has none
 COLOURS = 3  # channels of the images that libraries have in mind
-SMALLEST, STEP = 16, 32  # sides of inputs: at least, and in multiples of, for networks of smp
 FEW = 2  # maps of this side are worth a sentence
 
 
 def backbone_network(
     spec: str, net: Net, how: str = "plain", rotate: Rotate = "filters", weights: Path | None = None
 ) -> tuple[nn.Module, list[str]]:
-    """The network for these channels, side, outputs and group, and what there is to say about its weights.
+    """The network for these channels, side, outputs and group, and what there is to say about its side and weights.
 
     Random numbers are those of torch's global generator.
     """
-    model, notes = _made(spec, net), []
+    model, notes = _made(spec, net)
     if weights is not None:
         notes += load_weights(model, weights, spec)
     if net.group is None:
@@ -59,8 +59,8 @@ def _with_output(model: nn.Module, net: Net) -> nn.Module:
     return nn.Sequential(OrderedDict(backbone=model, **behind)) if behind else model
 
 
-def _made(spec: str, net: Net) -> nn.Module:
-    """The network as its library makes it, in training mode, tried on an image of this side."""
+def _made(spec: str, net: Net) -> tuple[nn.Module, list[str]]:
+    """The network as its library makes it, in training mode, tried on images of this side, and what there is to say."""
     source, colon, name = spec.partition(":")
     if not colon or not name:
         raise ConfigError(
@@ -80,8 +80,9 @@ def _made(spec: str, net: Net) -> nn.Module:
         model = from_factory(spec)(channels=net.channels, side=net.side, outputs=net.outputs)
     if not isinstance(model, nn.Module):
         raise ConfigError(f"--backbone {spec} returned {type(model).__name__}: return a torch.nn.Module")
-    _try(model, spec, net)
-    return model.train()
+    with _watched(model) as seen:
+        _try(model, spec, net)
+    return model.train(), _said_of_side(spec, net.side, min(seen, default=0))
 
 
 def _of_timm(name: str, net: Net) -> nn.Module:
@@ -155,51 +156,36 @@ def _unfit(spec: str, net: Net, error: Exception) -> ConfigError:
     )
 
 
-# --- a side for its input ---------------------------------------------------------------------------------------------
+# --- what there is to say about the side of its input -----------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Advice:
-    """A side for the input of a backbone, in pixels, and sentences about it."""
-
-    side: int
-    notes: tuple[str, ...]
-
-
-def advice(spec: str, net: Net, longest: int) -> Advice:
-    """What side to give a backbone for images whose longest side is about `longest`; that of `net` does not matter.
-
-    It is that of the images, but no more than the network was made for. A network of fixed size has its own.
-    """
-    made_for, fixed = _made_for(spec)
-    side = made_for if fixed else min(longest, made_for or longest)
-    side = max(STEP, side // STEP * STEP) if spec.startswith("smp:") else max(side, SMALLEST)
-    last = _smallest_maps(_made(spec, replace(net, side=side)), net.channels, side)
-    notes = []
-    if made_for and side < made_for:
+def _said_of_side(spec: str, side: int, smallest: int) -> list[str]:
+    """Sentences about a side that is smaller than the network has in mind, or than its strides need."""
+    notes, made_for = [], _made_for(spec)
+    if side < made_for:
         notes.append(f"{spec} was made for {made_for} x {made_for} pixels and gets {side} x {side}")
-    if last and last <= FEW:
+    if 0 < smallest <= FEW:
         notes.append(
-            f"its last convolutions see maps of {last} x {last}: give a larger --side, or a network with fewer strides"
+            f"its last convolutions see maps of {smallest} x {smallest}: give a larger --side, or a network with fewer "
+            "strides"
         )
-    return Advice(side, tuple(notes))
+    return notes
 
 
-def _made_for(spec: str) -> tuple[int, bool]:
-    """The side of the images that a network was made for, 0 if that is not known; and whether it takes no other."""
+def _made_for(spec: str) -> int:
+    """The side of the images that a network was made for; 0 if that is not known."""
     source, _, name = spec.partition(":")
     if source == "timm":
         known = library("timm").get_pretrained_cfg(name)
-        return (int(known.input_size[-1]), bool(known.fixed_input_size)) if known else (0, False)
+        return int(known.input_size[-1]) if known else 0
     if source == "torchvision":
-        models = library("torchvision").models
-        if name in models.list_models(module=models):
-            return int(models.get_model_weights(name).DEFAULT.transforms().crop_size[0]), name.startswith("vit_")
-    return 0, False
+        return int(library("torchvision").models.get_model_weights(name).DEFAULT.transforms().crop_size[0])
+    return 0
 
 
-def _smallest_maps(model: nn.Module, channels: int, side: int) -> int:
-    """The side of the smallest maps that a convolution of more than one pixel sees; 0 if there is none."""
+@contextmanager
+def _watched(model: nn.Module) -> Iterator[list[int]]:
+    """The sides of the maps that convolutions of more than one pixel see."""
     seen: list[int] = []
 
     def look(layer: Any, inputs: tuple[torch.Tensor, ...]) -> None:
@@ -207,8 +193,6 @@ def _smallest_maps(model: nn.Module, channels: int, side: int) -> int:
             seen.append(min(inputs[0].shape[2:]))
 
     hooks = [layer.register_forward_pre_hook(look) for layer in model.modules() if isinstance(layer, nn.Conv2d)]
-    with torch.no_grad():
-        model.eval()(torch.zeros(1, channels, side, side))
+    yield seen
     for hook in hooks:
         hook.remove()
-    return min(seen, default=0)

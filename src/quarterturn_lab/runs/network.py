@@ -22,7 +22,7 @@ def net_for(config: Config, classes: tuple[str, ...]) -> nn.Module:
 
 
 def net_to_train(config: Config, classes: tuple[str, ...]) -> tuple[nn.Module, list[str]]:
-    """The network of a run before its first step, with its pretrained weights, and what there is to say about them."""
+    """The network of a run before its first step, with its pretrained weights, and what there is to say."""
     if config.weights is None:
         return _made(config, classes, None)
     if digest_of_weights(config.weights) != config.weights_sha256:
