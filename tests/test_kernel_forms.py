@@ -175,7 +175,9 @@ def test_plans_of_max_pooling_are_checked() -> None:
 def test_gradients_to_depthwise_filters(data: st.DataObject) -> None:
     kernel, stride, dilation = ([data.draw(st.integers(1, most)) for _ in range(2)] for most in (7, 3, 2))
     padding = [data.draw(st.integers(0, 4)) for _ in range(2)]
-    channels, batch = data.draw(st.integers(1, 21)), data.draw(st.integers(1, 3))
+    # Two channels or more: with one, torch's own convolution in float32 is wrong or crashes where features are last and
+    # the output has one column (torch 2.13 with AVX-512: 3 x 1 x 6 x 6, kernel 1 x 4, stride 1 x 3).
+    channels, batch = data.draw(st.integers(2, 21)), data.draw(st.integers(1, 3))
     least = [d * (k - 1) + 1 - 2 * p for k, d, p in zip(kernel, dilation, padding, strict=True)]
     size = [data.draw(st.integers(max(1, n), 14)) for n in least]
     x = torch.randn(batch, channels, *size, dtype=torch.float64).to(memory_format=torch.channels_last).requires_grad_()

@@ -100,6 +100,8 @@ def test_settings_and_help_do_not_import_what_is_heavy(code: str) -> None:
         ("train synthetic/baseline --zoom inf", "zoom: Input should be a finite number"),
         ("train synthetic/baseline --dropout nan", "dropout=nan: give a rate"),
         ("train synthetic/baseline --side 0", "side=0"),
+        ("train synthetic/baseline --side 1", "the network does not take images of 1 x 1"),
+        ("train synthetic/baseline --channels 3", "the images have 1 channels: give --channels 1"),
         ("train synthetic/baseline --side 999999", "not enough memory"),
         ("train synthetic/baseline --seed 99999999999999999999", "seed: Input should be less than"),
         ("train synthetic/baseline --seed -1", "greater than or equal to 0, got -1\n"),

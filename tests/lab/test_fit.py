@@ -15,6 +15,7 @@ from quarterturn_lab.data.look import Found, look
 from quarterturn_lab.data.synthetic import CLASSES, draw
 from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.fit import plan
+from quarterturn_lab.fit.fitting import Fit
 from quarterturn_lab.fit.request import Request, checked_request, read_file
 from quarterturn_lab.fit.symmetry import Evidence, decide, moved
 from quarterturn_lab.progress import Bars
@@ -77,6 +78,14 @@ def test_warps_follow_the_symmetry() -> None:
     assert plan.warps_of("D4") == {"turn": 360.0, "flip": True}
     assert plan.warps_of("mirror") == {"turn": 0.0, "flip": True}
     assert plan.warps_of("C2") == {"turn": 0.0, "flip": False}
+
+
+@pytest.mark.parametrize(
+    ("asked", "images", "group"),
+    [("auto", "D4", "C4"), ("D4", "D4", "D4"), ("auto", "C4", "C4"), ("auto", "none", "none")],
+)
+def test_the_network_that_learns_most_for_a_symmetry(asked: str, images: str, group: str, tmp_path: Path) -> None:
+    assert Fit(Request(tmp_path, asked), tmp_path, Bars()).network(images) == group
 
 
 def test_the_users_settings_win() -> None:

@@ -81,7 +81,9 @@ class _StackedBatchNorm(torch.autograd.Function):
         return y, mean, var
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor | None, *_: Tensor) -> tuple[Tensor | None, ...]:
+        if grad is None:  # nothing depends on the output
+            return (None,) * 5
         x, weight, bias, mean, var = ctx.saved_tensors
         if torch.is_grad_enabled():  # second derivatives are needed: torch's own code has them, but is slower
             split = x.unflatten(1, (len(mean), -1))

@@ -54,7 +54,9 @@ class Fit:
 
     def network(self, chosen: str) -> str:
         """The group of the network for images with this symmetry: none if the user wants a backbone as it is."""
-        return "none" if self.request.options.get("how") == "plain" else chosen
+        if self.request.options.get("how") == "plain":
+            return "none"
+        return plan.LEARNS.get(chosen, chosen) if self.request.symmetry == "auto" else chosen
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -72,7 +74,7 @@ class Fit:
         record: Record = {"request": self.request.to_json(), "found": found.lines(), "size": asdict(size)}
         record |= {"choice": choice, "symmetry": chosen}
         self.begin(self.directory, config, record)
-        self.train(config, self.directory, data, chosen)
+        self.train(config, self.directory, data)
         return Fitted(self.directory, self.ordinary(found, size, chosen, config), record)
 
     def look(self) -> Found:
@@ -137,6 +139,11 @@ class Fit:
         choice = symmetry.decide(symmetry.evidence(probes[0], probes[1], data))
         sure = "" if choice.sure else " (not sure)"
         self.bars.say(f"symmetry: {choice.symmetry}{sure}, because {choice.why}")
+        if (group := self.network(choice.symmetry)) not in (choice.symmetry, "none"):
+            self.bars.say(
+                f"network: {group}, trained on mirrored images too, which learns more in minutes; --symmetry "
+                f"{choice.symmetry} makes mirrored images exact as well"
+            )
         return choice.symmetry, asdict(choice)
 
     def config(self, found: Found, size: plan.Size, chosen: str) -> tuple[Config, Data]:
@@ -160,9 +167,9 @@ class Fit:
         self.bars.say(f"training: {plan.in_words(config)}, {config.epochs} epochs{took}")
         return config, data
 
-    def train(self, config: Config, directory: Path, data: Data, name: str) -> None:
+    def train(self, config: Config, directory: Path, data: Data) -> None:
         """Train or resume the run."""
-        label = "ordinary network" if name == "none" else f"{name} network"
+        label = f"{config.net.group} network" if config.net.group else "ordinary network"
         training_run.run(config, directory, self.show(label, config), self.bars.say, data)
 
     def ordinary(self, found: Found, size: plan.Size, chosen: str, config: Config) -> Path | None:
@@ -179,7 +186,7 @@ class Fit:
             plain = plain.model_copy(update={"epochs": max(1, round(config.epochs * ratio))})
             self.begin(directory, plain, {"request": self.request.to_json(), "symmetry": "none"})
         self.bars.say(f"training to compare: {plan.in_words(plain)}, {plain.epochs} epochs, in as much time")
-        self.train(plain, directory, self.load(plain), "none")
+        self.train(plain, directory, self.load(plain))
         return directory
 
     def again(self) -> Fitted:
@@ -199,7 +206,7 @@ class Fit:
             write_atomically(self.directory / RECORD, json.dumps({**record, "request": self.request.to_json()}))
         else:
             self.bars.say(f"{self.directory} is finished already: {config.epochs} epochs")
-        self.train(config, self.directory, self.load(config), record["symmetry"])
+        self.train(config, self.directory, self.load(config))
         if not self.request.compare:
             return Fitted(self.directory, None, record)
         self.threads, size = config.threads, plan.Size(**record["size"])
@@ -244,7 +251,7 @@ class Fit:
         """Write what was asked and found, before the first step."""
         directory.mkdir(parents=True, exist_ok=True)
         write_atomically(directory / "config.json", config.model_dump_json(indent=1))
-        write_file(directory / "run.toml", config, record["symmetry"])
+        write_file(directory / "run.toml", config, config.net.group or "none")
         write_atomically(directory / RECORD, json.dumps(record, indent=1))
 
     def show(self, name: str, config: Config) -> training_run.Progress:

@@ -31,6 +31,10 @@ FEWEST = 20  # images: with fewer, three parts of them say nothing
 IMAGE_ROWS = {"none": "residual-plain", "C4": "residual-c4", "D4": "residual-d4"}
 MASK_ROWS = {"none": "baseline", "C4": "roll-all-quarter", "D4": "roll-all-eighth-dihedral"}
 
+# The network's group for images of a symmetry that `auto` found, where it is another. With a minute of training, C4 on
+# mirrored images too was ahead of D4 on plankton (docs/when-to-use.md).
+LEARNS = {"D4": "C4"}
+
 
 @dataclass(frozen=True)
 class Size:

@@ -52,6 +52,7 @@ def run(
         data = load(config) if data is None else data
         started = (directory / "checkpoint.pt").exists()  # then it has all weights
         net, notes = (net_for(config, data.classes), []) if started else net_to_train(config, data.classes)
+        _check_that_it_takes(net, config, data)
         if say and notes:
             say("; ".join(notes))
         write_atomically(directory / "config.json", config.model_dump_json(indent=1))
@@ -76,6 +77,19 @@ def lengthen(directory: Path, epochs: int) -> Config:
         (directory / "summary.json").unlink()  # first: without it, the run can be finished again as it was
         write_atomically(directory / "config.json", longer.model_dump_json(indent=1))
     return longer
+
+
+@torch.no_grad()
+def _check_that_it_takes(net: nn.Module, config: Config, data: Data) -> None:
+    """Raise before any training if the network cannot take the images."""
+    channels, side = config.net.channels, config.net.side
+    if len(data.images[0]) != channels:
+        raise ConfigError(f"the images have {len(data.images[0])} channels: give --channels {len(data.images[0])}")
+    try:
+        net.eval()(torch.zeros(1, channels, side, side))
+    except (RuntimeError, ValueError) as error:
+        why = str(error).splitlines()[0]
+        raise ConfigError(f"the network does not take images of {side} x {side} ({why}): try a larger --side") from None
 
 
 def _train(
