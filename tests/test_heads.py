@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -151,6 +152,26 @@ def test_every_head_is_exact(kind: str, group: Group, rotate: Any, head: Any) ->
     torch.testing.assert_close(qt.to_plain(net, x)(x), net(x), rtol=1e-10, atol=1e-12)
     sum(p.square().mean() for p in [net(x)]).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())
+
+
+@pytest.mark.parametrize("group", [C4, D4], ids=lambda group: group.name)
+@pytest.mark.parametrize("kind", NETS)
+def test_a_head_of_invariants_in_an_onnx_file(kind: str, group: Group, tmp_path: Path) -> None:
+    """On another number of images than the example has; errors are those of float32."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    x, other = images(group), torch.cat([images(group), images(group)])
+    net = lively(qt.convert(NETS[kind](2).double(), group, head="invariants", example=x), (x,)).eval()
+    assert any(isinstance(module, qt.Invariants) for module in net.modules())
+    net = net.float()
+    plain = qt.export(net, x.float(), tmp_path / "net.onnx")
+    assert not any(type(module).__module__.startswith("quarterturn") for module in plain.modules())
+    session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
+    answer = net(other.float())
+    differ = (answer[0] - answer[1]).abs().max()
+    for g in range(group.order):
+        turned = qt.act(other.float(), group, g).contiguous()
+        got = torch.from_numpy(session.run(None, {session.get_inputs()[0].name: turned.numpy()})[0])
+        assert (got - (qt.act(answer, group, g) if kind == "maps" else answer)).abs().max() < 1e-4 * differ
 
 
 def test_the_check_of_heads_fails_for_a_head_that_sees_one_orientation() -> None:

@@ -14,13 +14,12 @@ from quarterturn._export.plain_tensor import (
     apply_pending,
     copied_layer,
     input_of,
-    is_ours,
     on_pathways,
     output_of,
     sizes_of,
     some_orientations,
 )
-from quarterturn._export.plain_writer import PlainWriter
+from quarterturn._export.plain_writer import PlainWriter, is_ours
 from quarterturn.filters import roll_filters, slice_filters
 from quarterturn.graph.refusal import Refusal
 from quarterturn.groups import Group

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from quarterturn._export.plain_writer import PlainWriter
+from quarterturn._export.plain_writer import PlainWriter, is_ours
 from quarterturn.graph.refusal import Refusal
 from quarterturn.groups import Group
 
@@ -82,10 +82,6 @@ def some_orientations(w: PlainWriter, tensor: PlainTensor, group: Group, which: 
 
 
 # --- layers of torch and ours -----------------------------------------------------------------------------------------
-
-
-def is_ours(module: nn.Module) -> bool:
-    return type(module).__module__.startswith("quarterturn.")
 
 
 def input_of(module: Any, tensor: PlainTensor) -> PlainTensor:

@@ -8,6 +8,10 @@ from torch import Tensor, fx, nn
 from quarterturn.graph.writing import copied, free_name, put_tensor
 
 
+def is_ours(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("quarterturn.")
+
+
 class PlainWriter:
     """Collects the layers and function calls that the rules of `to_plain` write."""
 
@@ -23,7 +27,9 @@ class PlainWriter:
         return fx.Proxy(node, self.tracer)
 
     def layer(self, path: str, module: nn.Module, proxy: Any) -> Any:
-        """Add a layer, and return its output."""
+        """Add a layer, and return its output. Layers of ours that `convert` put below it are written by themselves."""
+        for below in [name for name, child in module.named_children() if is_ours(child)]:
+            delattr(module, below)
         name = self.free_name(path)
         self.root.add_module(name, module)
         return self.proxy(self.graph.call_module(name, (proxy.node,)))

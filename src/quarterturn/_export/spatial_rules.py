@@ -10,12 +10,11 @@ from torch import nn
 from quarterturn._export.plain_tensor import (
     PlainTensor,
     apply_pending,
-    is_ours,
     on_pathways,
     sizes_of,
     some_orientations,
 )
-from quarterturn._export.plain_writer import PlainWriter
+from quarterturn._export.plain_writer import PlainWriter, is_ours
 from quarterturn.graph.refusal import Refusal
 from quarterturn.layers.pooling import AdaptiveAvgPool, MaxPool, avg_pool, max_pool
 from quarterturn.layers.upsample import is_symmetric

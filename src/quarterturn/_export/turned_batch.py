@@ -14,8 +14,8 @@ import torch
 from torch import fx, nn
 
 from quarterturn._export.layer_rules import SYMMETRIC, rule_for
-from quarterturn._export.plain_tensor import PlainTensor, apply_pending, is_ours
-from quarterturn._export.plain_writer import PlainWriter
+from quarterturn._export.plain_tensor import PlainTensor, apply_pending
+from quarterturn._export.plain_writer import PlainWriter, is_ours
 from quarterturn.graph import pointwise
 from quarterturn.graph.capture import Captured
 from quarterturn.groups import Group
