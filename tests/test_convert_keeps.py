@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -150,3 +151,64 @@ def test_hooks_of_layers_that_stay_are_kept_and_others_named() -> None:
     net[6].register_forward_pre_hook(lambda *_: None)
     with pytest.raises(qt.ConversionError, match=r"hooks.*'0' \(Conv2d\), '6' \(Flatten\)"):
         qt.convert(net, qt.C4, example=images())
+
+
+# --- what learns ------------------------------------------------------------------------------------------------------
+
+
+class Scaled(nn.Module):
+    """A network whose maps are multiplied with what is made of its parameter."""
+
+    def __init__(self, made: Callable[[Tensor], Tensor], *sizes: int) -> None:
+        super().__init__()
+        self.enter, self.leave = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, 2, 1)
+        self.gamma, self.head = nn.Parameter(torch.rand(16, *sizes) + 0.5), nn.Linear(16, 5)
+        self.made = made
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.enter(x)) * self.made(self.gamma)
+        return self.head(torch.tanh(self.leave(x)).mean((2, 3)))
+
+
+def as_maps(vector: Tensor) -> Tensor:
+    return vector.view(1, -1, 1, 1)
+
+
+MADE: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
+    "twice": (lambda p: as_maps(2 * p), ()),
+    "exp": (lambda p: as_maps(p.exp()), ()),
+    "abs": (lambda p: as_maps(p).abs(), ()),
+    "detach": (lambda p: as_maps(p.detach()), ()),
+    "detach after a view": (lambda p: as_maps(p).detach(), ()),
+    "torch.detach": (lambda p: as_maps(torch.detach(p)), ()),
+    "data": (lambda p: as_maps(p.data), ()),
+    "detach of what is computed": (lambda p: as_maps(p.exp()).detach(), ()),
+    "detach of one of two": (lambda p: as_maps(p * p.detach()), ()),
+    "table": (lambda p: p[None], (9, 9)),
+    "table, detach": (lambda p: p.detach()[None], (9, 9)),
+    "table, torch.detach": (lambda p: torch.detach(p[None]), (9, 9)),
+}
+
+
+@pytest.mark.parametrize("rotate", ["maps", "filters"])
+@pytest.mark.parametrize("group", [qt.C4, qt.D4], ids=lambda group: group.name)
+@pytest.mark.parametrize("name", MADE)
+def test_what_multiplies_features_learns_where_it_did_and_stays_exact(name: str, group: qt.Group, rotate: Any) -> None:
+    made, sizes = MADE[name]
+    net, x = Scaled(made, *sizes).double(), torch.randn(4, 3, 9, 9, dtype=torch.float64)
+    converted = qt.convert(net, group, rotate, example=x)
+    learnt = []
+    for model in (net, converted):
+        before = {key: value.clone() for key, value in model.state_dict().items()}
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            (model(x) - 1).square().sum().backward()
+            optimizer.step()
+        changed = {key for key, value in model.state_dict().items() if not torch.equal(value, before[key])}
+        learnt.append({key.replace("gamma.weight", "gamma") for key in changed})
+    assert learnt[0] == learnt[1]
+    assert ("gamma" in learnt[0]) == ("two" in name or not ("detach" in name or name == "data"))
+    answers = converted.eval()(x)
+    assert (answers[0] - answers[1]).abs().max() > 1e-3
+    qt.assert_equivariant(converted, group, x)

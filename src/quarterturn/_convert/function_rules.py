@@ -140,8 +140,11 @@ def _of_numbers(
     constants = [v for v in values if v.kind == "constant"]
     if constants and isinstance(example, Tensor | tuple):
         names = tuple(dict.fromkeys(name for v in constants for name in v.names))
-        constant = TrackedValue("constant", lambda: same_call(w, node, args, kwargs), example, names=names)
-        if len(constants) == 1 and name_of(node.target) in VIEWS and _is_view(constants[0].example, example):
+        detached = name_of(node.target) == "detach" or all(v.detached for v in constants)
+        constant = TrackedValue(
+            "constant", lambda: same_call(w, node, args, kwargs), example, names=names, detached=detached
+        )
+        if len(constants) == 1 and _is_view(w, node, constants[0], example):
             return replace(constant, source=constants[0].source, computed=constants[0].computed)
         if is_pointwise(node.target):
             return replace(constant, computed=lambda find: same_call(w, node, args, kwargs, find))
@@ -167,10 +170,20 @@ def _results(w: EquivariantWriter, constant: TrackedValue) -> tuple[TrackedValue
     return tuple(one(i, item) for i, item in enumerate(constant.example))
 
 
-def _is_view(before: Any, after: Any) -> bool:
-    """Whether a constant is another, in a shape with at most one axis that is longer than one."""
+def _is_view(w: EquivariantWriter, node: fx.Node, constant: TrackedValue, after: Any) -> bool:
+    """Whether a call gives a constant itself, in a shape with at most one axis that is longer than one.
+
+    A parameter that is detached is not itself: it must not learn from there.
+    """
+    name, before = name_of(node.target), constant.example
+    if name == "detach" and (constant.source is None or _is_parameter(w, constant.source)):
+        return False
     same = isinstance(before, Tensor) and isinstance(after, Tensor) and before.numel() == after.numel()
-    return same and sum(n > 1 for n in after.shape) <= 1
+    return name in VIEWS and same and sum(n > 1 for n in after.shape) <= 1
+
+
+def _is_parameter(w: EquivariantWriter, path: str) -> bool:
+    return isinstance(operator.attrgetter(path)(w.model), nn.Parameter)
 
 
 def _may_stay_ordinary(node: fx.Node, args: Any, kwargs: Any, values: list[TrackedValue], example: Any) -> bool:
@@ -369,8 +382,10 @@ def _convolution(call: Call) -> TrackedValue:
     names += ("output_padding", "groups", "dilation") if transposed else ("dilation", "groups")
     options = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
     value, weight, bias = options.pop("input"), options.pop("weight"), options.pop("bias", None)
-    if weight.kind != "constant" or (bias is not None and bias.source is None) or values_in(options):
+    if weight.kind != "constant" or (bias is not None and bias.kind != "constant") or values_in(options):
         raise Refusal("its filters or options are computed from its input")
+    if bias is not None and bias.source is None:
+        raise Refusal(f"its bias is computed from {named(bias)}, which is not known")
     computed, name = None, weight.source
     if name is None:
         if transposed:

@@ -6,7 +6,7 @@ table, so it stays exact when the table learns.
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -87,7 +87,7 @@ def _token_table(w: EquivariantWriter, path: str, constant: TrackedValue, value:
         return nn.Parameter(values, old.requires_grad) if isinstance(old, nn.Parameter) else values
 
     layer = TokenTable(w.group, free, sizes, w.rotate)
-    return w.helper(f"{path}.table", lambda: layer, w.tensor(name, make))
+    return w.helper(f"{path}.table", lambda: layer, _written(w, name, make, constant))
 
 
 def batched_table(w: EquivariantWriter, path: str, constant: TrackedValue) -> TrackedValue:
@@ -162,7 +162,13 @@ def _of_features(w: EquivariantWriter, constant: TrackedValue, features: Feature
         values = torch.cat(found, dim=1).detach().clone()
         return nn.Parameter(values, old.requires_grad) if isinstance(old, nn.Parameter) else values
 
-    return w.tensor(name, make)
+    return _written(w, name, make, constant)
+
+
+def _written(w: EquivariantWriter, name: str, make: Callable[[], Tensor], constant: TrackedValue) -> Any:
+    """The new table, which learns where the old one does."""
+    table = w.tensor(name, make)
+    return w.method("detach", table) if constant.detached else table
 
 
 def _feature(w: EquivariantWriter, table: Tensor, sources: Sequence[int | None], number: int) -> Tensor:

@@ -51,6 +51,7 @@ class TrackedValue:
     source: str | None = None  # of a constant that is a parameter or buffer as it is, perhaps in another shape
     names: tuple[str, ...] = ()  # the parameters and buffers that a constant is made of
     computed: Callable[[Callable[["TrackedValue"], Any]], Any] | None = None  # writes a constant of others, by number
+    detached: bool = False  # a constant through which nothing learns
 
     @property
     def shape(self) -> tuple[int, ...]:

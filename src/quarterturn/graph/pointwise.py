@@ -22,7 +22,7 @@ FUNCTIONS: set[Callable[..., Any]] = {
     torch.add, torch.sub, torch.mul, torch.div, torch.relu, torch.sigmoid, torch.tanh, torch.abs, torch.square,
     torch.sqrt, torch.rsqrt, torch.exp, torch.log, torch.pow, torch.clamp, torch.maximum, torch.minimum, torch.addcmul,
     torch.where, torch.neg, torch.reciprocal, torch.sign, torch.sin, torch.cos, torch.erf, torch.log1p, torch.expm1,
-    torch.floor, torch.ceil, torch.round, torch.zeros_like, torch.ones_like,
+    torch.floor, torch.ceil, torch.round, torch.zeros_like, torch.ones_like, torch.detach,
     operator.gt, operator.ge, operator.lt, operator.le, torch.gt, torch.ge, torch.lt, torch.le,
     F.relu, F.relu6, F.leaky_relu, F.elu, F.selu, F.celu, F.gelu, F.silu, F.mish, F.sigmoid, F.tanh, F.hardtanh,
     F.hardswish, F.hardsigmoid, F.softplus, F.softsign, F.logsigmoid, F.dropout, F.dropout1d, F.dropout2d, F.dropout3d,

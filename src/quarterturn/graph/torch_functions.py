@@ -12,7 +12,7 @@ REDUCTIONS = {"mean", "sum", "amax", "amin", "std", "var", "norm", "max", "min",
 RESHAPES = ("flatten", "reshape", "view", "unflatten", "view_as", "reshape_as")
 PERMUTATIONS = ("permute", "transpose", "movedim", "swapaxes", "swapdims", "t")
 ALSO_METHODS = (
-    *PERMUTATIONS, "flatten", "reshape", "unsqueeze", "squeeze",
+    *PERMUTATIONS, "flatten", "reshape", "unsqueeze", "squeeze", "detach",
     "unflatten", "split", "chunk", "tensor_split", "narrow", "cat", "concat", "stack", "unbind", "softmax",
     "log_softmax", "matmul", "bmm", *REDUCTIONS,
 )  # fmt: skip
