@@ -2,12 +2,16 @@
 
     python tests/another_device.py [timm]
 
-torch makes such fake tensors for any device. Those of "cuda" need a torch with CUDA as soon as there are gradients, so
-without one they are those of "gpu", a device that is registered here. To the library that is the same: its code asks
-whether a tensor is on the CPU, and for no other device (tests/test_device.py looks). This runs as a process of its own,
-because a device that was registered stays. It prints a line of JSON: for each case what went wrong, or null.
+torch makes such fake tensors for any device. In a torch without CUDA those of "cuda" go forward only. Indexing them,
+as in `x[0]` and `index_select`, asks for a guard of the CUDA device: one that does nothing stands in. Gradients ask
+for CUDA's streams and events, and nothing stands in for these: they are those of "gpu", a device that is registered
+here. To the library that is the same: its code asks whether a tensor is on the CPU, and for no other device
+(tests/test_device.py looks). This runs as a process of its own, because what was registered stays. It prints a line
+of JSON: for each device and each case what went wrong, or null.
 """
 
+import copy
+import ctypes
 import importlib
 import json
 import os
@@ -79,23 +83,33 @@ class Device:
             yield
 
 
-def check(device: Device, make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
-    """Raise unless outputs and gradients are on the device, in eval mode and in training."""
-    net = device.moved(make())
+def check(device: Device, net: nn.Module, shape: tuple[int, ...], gradients: bool) -> None:
+    """Raise unless outputs, of the CPU's shapes, and gradients are on the device, in eval mode and in training."""
+    with torch.no_grad():
+        shapes = [out.shape for out in tensors_in(net.eval()(torch.zeros(shape)))]
+    net = device.moved(copy.deepcopy(net))
     for training in (False, True):
         net.train(training)
-        x = device.fake(torch.empty(shape)).requires_grad_()
+        x = device.fake(torch.empty(shape))
         with device.used():
             with torch.no_grad():
-                net(x)
-            outputs = [t for t in tree_leaves(net(x)) if isinstance(t, Tensor)]
-            losses = [out.square().sum() for out in outputs]
-            torch.stack(losses).sum().backward()
-        found = {"an output": outputs, "the input": [x.grad], **{name: [p.grad] for name, p in net.named_parameters()}}
+                outputs = tensors_in(net(x))
+            if gradients:
+                outputs = tensors_in(net(x.requires_grad_()))
+                torch.stack([out.square().sum() for out in outputs]).sum().backward()
+        if [out.shape for out in outputs] != shapes:
+            raise RuntimeError(f"{[tuple(out.shape) for out in outputs]} instead of {[tuple(one) for one in shapes]}")
+        found: dict[str, list[Any]] = {"an output": outputs}
+        if gradients:
+            found |= {"the input": [x.grad], **{name: [p.grad] for name, p in net.named_parameters()}}
         for name, tensors in found.items():
             for tensor in tensors:
-                if tensor is None or tensor.device != device.device:
+                if not isinstance(tensor, FakeTensor) or tensor.device != device.device:
                     raise RuntimeError(f"{name}: {'no gradient' if tensor is None else tensor.device}")
+
+
+def tensors_in(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 # --- cases ------------------------------------------------------------------------------------------------------------
@@ -295,30 +309,55 @@ class Asks(nn.Module):
         return x + self.layer(torch.zeros(1, 64, 8, 8, device="cpu")).sum()
 
 
+class Forks(nn.Module):
+    """A layer that gives other shapes on another device."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 1 if x.device.type == "cpu" else x[:, 1:] * 1
+
+
 PLANTED: dict[str, Case] = {
+    "other shape": (Forks, (2, 3, 8, 8)),
     "planted": (Planted, (2, 3, 8, 8)),
     "hidden": (Hidden, (2, 3, 8, 8)),
     "kernel": (Asks, (2, 3, 8, 8)),
 }
 
 
-def _registered() -> str:
-    """The name of a device that torch takes for one."""
+def _guard_cuda() -> None:
+    """Let a torch without CUDA pass by what asks for the current CUDA device: it gets the guard of "meta".
+
+    That guard does nothing. torch has no way to ask for it, so its table of guards is written to.
+    """
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+    guards = (ctypes.c_void_p * 15).in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")
+    cuda, meta = 1, 14  # torch's numbers of these devices
+    guards[cuda] = guards[meta]
+
+
+def devices() -> dict[str, bool]:
+    """The devices to try, and whether with gradients."""
+    if torch.cuda.is_available():
+        return {"cuda": True}
+    _guard_cuda()
     _setup_privateuseone_for_python_backend("gpu")
-    return "gpu"
+    return {"cuda": False, "gpu": True}
 
 
 def main() -> None:
     torch.set_num_threads(1)
     cases = timm_cases() if "timm" in sys.argv[1:] else {**layer_cases(), **network_cases(), **PLANTED}
-    device = Device("cuda" if torch.cuda.is_available() else _registered())
-    found: dict[str, str | None] = {}
+    tried = [(Device(name), gradients) for name, gradients in devices().items()]
+    found: dict[str, dict[str, str | None]] = {device.device.type: {} for device, _ in tried}
     for name, (make, shape) in cases.items():
-        try:
-            check(device, make, shape)
-            found[name] = None
-        except Exception as error:
-            found[name] = f"{type(error).__name__}: {error}"[:500]
+        net = make()
+        for device, gradients in tried:
+            wrong = None
+            try:
+                check(device, net, shape, gradients)
+            except Exception as error:
+                wrong = f"{type(error).__name__}: {error}"[:500]
+            found[device.device.type][name] = wrong
     print(json.dumps(found), flush=True)
 
 
