@@ -67,6 +67,17 @@ def test_larger_images_where_the_minutes_allow_them() -> None:
     assert plan.size_for(found_for(), None, cost).side == 96
 
 
+def test_fewer_tiles_where_the_minutes_are_few() -> None:
+    def cost(size: plan.Size) -> float:  # ten milliseconds for a tile of 64 pixels
+        return 400 * size.tiles * 1e-2 * size.positions / 4096
+
+    found = found_for(task="instances", sides=(256, 320, 1388), parts={"train": 400, "valid": 80, "test": 80})
+    few, many = (plan.size_for(found, seconds, cost) for seconds in (140, 7200))
+    assert (few.side, few.tiles, few.cover) == (64, 1, 25)
+    assert 140 / cost(few) > 20
+    assert (many.side, many.tiles) == (128, many.cover)
+
+
 def test_too_few_minutes_name_the_minutes_that_are_needed() -> None:
     assert plan.epochs_for(600, 20, 60, 1000) == 25
     with pytest.raises(ConfigError, match=r"takes about 1\.7 minutes .* give --minutes 2\.2 or more, --epochs 1"):

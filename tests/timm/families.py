@@ -86,6 +86,8 @@ def families() -> dict[str, list[str]]:
     others = set(" ".join(OTHERS.values()).split())
     found = defaultdict(list)
     for name in timm.list_models():
+        if not timm.models.model_entrypoint(name).__module__.startswith("timm."):
+            continue  # a network that somebody else registered
         if _module(name) not in others and not re.search(ATTENTION, name) and not name.startswith("test_"):
             found[family_in_module(name)].append(name)
     return dict(found)

@@ -128,9 +128,8 @@ class Fit:
             part, epochs = data, max(1, round((self.request.epochs or 0) * plan.TRIAL / 2))
             if seconds is not None:
                 cost = self.cost(found, config)
-                images = (
-                    seconds * plan.TRIAL / 2 / cost / size.tiles - FORWARD * min(len(data.valid), symmetry.MOST) * 4
-                )
+                scoring = FORWARD * len(symmetry.scored(data)) * 4 * size.cover
+                images = (seconds * plan.TRIAL / 2 / cost - scoring) / size.tiles
                 part = subset(data, max(2 * len(data.classes), 8, int(images / PASSES)), self.request.seed)
                 epochs = max(1, int(images / len(part.train)))
             brief = config.model_copy(update={"epochs": epochs, "eval_points": 1})
@@ -161,7 +160,7 @@ class Fit:
             assert seconds is not None
             epoch = len(data.train) * tiles * cost
             epochs = plan.epochs_for(
-                seconds, epoch, scored * tiles * cost * FORWARD, len(data.train), time.monotonic() - self.started
+                seconds, epoch, scored * size.cover * cost * FORWARD, len(data.train), time.monotonic() - self.started
             )
             config, took = self.made(found, size, name, epochs, warps), f" of {epoch:.1f} seconds"
         self.bars.say(f"training: {plan.in_words(config)}, {config.epochs} epochs{took}")

@@ -43,7 +43,8 @@ class Size:
     side: int
     stem_stride: int
     batch: int
-    tiles: int = 1
+    tiles: int = 1  # from each image in an epoch
+    cover: int = 1  # tiles that cover an image
     why: str = ""
 
     @property
@@ -59,7 +60,8 @@ def sizes(found: Found) -> list[Size]:
         fitting = [side for side in TILES if side <= max(middle, TILES[0])]
         tiles = [max(1, min(32, round((middle / side) ** 2))) for side in fitting]
         return [
-            Size(side, 1, min(16, batch_for(train * count)), count) for side, count in zip(fitting, tiles, strict=True)
+            Size(side, 1, min(16, batch_for(train * count)), count, count)
+            for side, count in zip(fitting, tiles, strict=True)
         ]
     enough = [side for side in SIDES if side >= middle][:1]  # larger ones only enlarge the images
     fitting = [side for side in SIDES if side < middle] + enough
@@ -87,6 +89,10 @@ def size_for(found: Found, seconds: float | None, cost: Callable[[Size], float])
         why += f", so that the minutes allow {EPOCHS} passes or more over all of them" if affordable else ""
     elif what == "images":
         why += ", about what the files have"
+    if seconds is not None and not affordable and chosen.tiles > 1:  # fewer tiles, and other ones in each epoch
+        fewer = max(1, int(chosen.tiles * seconds / cost(chosen) / EPOCHS))
+        chosen = replace(chosen, tiles=fewer, batch=min(16, batch_for(found.parts["train"] * fewer)))
+        why += f", {fewer} of each image in an epoch"
     return replace(chosen, why=why)
 
 

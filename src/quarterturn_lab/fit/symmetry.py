@@ -130,10 +130,15 @@ def trained(config: Config, data: Data, progress: Progress | None = None) -> nn.
     return state.scored.eval()
 
 
+def scored(data: Data) -> Indices:
+    """The validation images that probes are scored on."""
+    most = MOST if isinstance(data, Dataset) else MOST_SCENES
+    return data.valid[:: max(1, len(data.valid) // most)][:most]
+
+
 def evidence(upright: Probe, turning: Probe, data: Data) -> Evidence:
     """The losses of two trained probes on validation images."""
-    most = MOST if isinstance(data, Dataset) else MOST_SCENES
-    indices = data.valid[:: max(1, len(data.valid) // most)][:most]
+    indices = scored(data)
     turns = [losses(upright, data, indices, qt.C4, g) for g in range(qt.C4.order)]
     mirrors = [losses(turning, data, indices, qt.MIRROR, g) for g in range(qt.MIRROR.order)]
     return Evidence(
