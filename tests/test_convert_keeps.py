@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import quarterturn as qt
 
@@ -212,3 +213,27 @@ def test_what_multiplies_features_learns_where_it_did_and_stays_exact(name: str,
     answers = converted.eval()(x)
     assert (answers[0] - answers[1]).abs().max() > 1e-3
     qt.assert_equivariant(converted, group, x)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda conv, y: conv(F.conv2d(y, conv.weight)),
+        lambda conv, y: conv(F.conv2d(y, conv.weight.detach())),
+        lambda conv, y: F.conv2d(conv(y), conv.weight.detach()),
+        lambda conv, y: F.conv2d(F.conv2d(y, conv.weight, conv.bias), conv.weight),
+    ],
+)
+def test_filters_that_are_used_in_several_ways_are_refused(forward: Any) -> None:
+    """They would become one layer, which is right for one of the ways only."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.enter, self.conv = nn.Conv2d(3, 16, 3), nn.Conv2d(16, 16, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return forward(self.conv, self.enter(x)).mean((2, 3))
+
+    with pytest.raises(qt.ConversionError, match="its filters are used in several ways"):
+        qt.convert(Net(), qt.C4, example=images())

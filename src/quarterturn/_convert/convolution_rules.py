@@ -155,9 +155,9 @@ def _on_strips(w: EquivariantWriter, path: str, old: Convolution, value: Tracked
 def _check_same_use(w: EquivariantWriter, path: str, old: Convolution, on_strips: bool = False) -> None:
     """Refuse filters that the old network's code uses in several ways: they become one layer."""
     names = ("stride", "padding", "dilation", "groups", "padding_mode", "output_padding")
-    how = (*(as_tuple(getattr(old, name)) for name in names), old.computed.code if old.computed else None, on_strips)
-    if w.known.setdefault(f"{path}, used as", how) != how:
-        raise Refusal("its filters are used in several ways: give each of them a layer of its own")
+    options = [as_tuple(getattr(old, name)) for name in names]
+    bias = None if old.bias is None else old.bias.data_ptr()
+    w.check_same_use(path, (*options, bias, old.computed.code if old.computed else None, on_strips))
     for other in old.computed.others if old.computed else ():
         if w.known.setdefault(f"{other}, used by", (path,)) != (path,):
             raise Refusal(f"{other!r} is used for several filters: give each of them its own")

@@ -100,6 +100,11 @@ class EquivariantWriter:
         self.makers.setdefault(path, make)
         return self.graph.call_module(path, inputs)
 
+    def check_same_use(self, path: str, how: tuple[Any, ...]) -> None:
+        """Refuse filters that the old network's code uses in several ways: they become one layer."""
+        if self.known.setdefault(f"{path}, used as", how) != how:
+            raise Refusal("its filters are used in several ways: give each of them a layer of its own")
+
     def free(self, path: str) -> str:
         """A path like this one that no layer has yet."""
         return free_name(path or "layer", lambda name: name in self.makers or _found(self.model, name) is not None)

@@ -39,6 +39,7 @@ def plain_part(w: EquivariantWriter, captured: Captured, node: fx.Node, args: An
     """The values that the part makes: tensors with orientations, in the containers that it returns."""
     path, example = str(node.target), captured.example(node)
     module = captured.modules[path]
+    w.check_same_use(path, ("plain part",))
     given: list[tuple[TrackedValue, Any]] = []  # each input, and its node in the new network
 
     def place(_: str, value: TrackedValue) -> Any:
