@@ -40,6 +40,10 @@ class Bars:
         if self.bars:
             self.bars.__exit__(kind, error, trace)
 
+    def files(self, what: str, done: int, total: int) -> None:
+        """Show how many files are done: what `data.watch.watching` calls."""
+        self.update(what, done, total, None, 1)
+
     def update(self, name: str, step: int, total: int, loss: float | None, images: int) -> None:
         """Show that a run has reached this step."""
         now = time.monotonic()

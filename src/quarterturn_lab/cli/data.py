@@ -10,7 +10,7 @@ from quarterturn_lab.data.dataset import Settings
 from quarterturn_lab.data.layouts import Layout, layout_of
 from quarterturn_lab.data.look import look
 from quarterturn_lab.data.read_all import each
-from quarterturn_lab.data.watch import Watcher, watching
+from quarterturn_lab.data.watch import watching
 from quarterturn_lab.errors import ConfigError, DataError
 from quarterturn_lab.progress import Bars
 from quarterturn_lab.settings.config import explained
@@ -22,7 +22,7 @@ def info(folder: Path, options: dict[str, Any]) -> None:
         for path in _idx_files(folder):
             print(f"{path}: {' x '.join(map(str, mnist.read_idx(path).shape))}")
         return
-    with Bars() as bars, watching(show(bars)):
+    with Bars() as bars, watching(bars.files):
         found = look(_settings(folder, options))
     for line in found.lines():
         print(line)
@@ -36,7 +36,7 @@ def verify(folder: Path, options: dict[str, Any]) -> bool:
         print(f"{len(shapes)} idx files are complete")
         return True
     settings = _settings(folder, options)
-    with Bars() as bars, watching(show(bars)):
+    with Bars() as bars, watching(bars.files):
         found = look(settings)
         settings = settings.model_copy(update={"channels": found.channels, "floats": found.floats})
         layout = layout_of(settings)
@@ -66,11 +66,6 @@ def _undecodable(layout: Layout, known: dict[str, str], settings: Settings) -> d
     for _ in each(files, attempt, True, []):
         pass
     return {name: faults[path] for name, path in files if path in faults}
-
-
-def show(bars: Bars) -> Watcher:
-    """A watcher that shows progress as bars, or lines."""
-    return lambda what, done, total: bars.update(what, done, total, None, 1)
 
 
 def _settings(folder: Path, options: dict[str, Any]) -> Settings:

@@ -24,9 +24,8 @@ def fit_folder(folder: Path | None, given: dict[str, Any], resume: bool, file: P
     if resume:
         request = latest(request, root)
     with Bars() as bars:
-        fit = Fit(request, root, bars)
-        fitted = fit.run()
-        with watching(fit.watch()):
+        fitted = Fit(request, root, bars).run()
+        with watching(bars.files):
             written = write_fit_report(fitted.directory, fitted.ordinary, fitted.record.get("choice"))
     _finish(fitted.directory, written)
 

@@ -50,4 +50,4 @@ def submit_run(directory: Path, sample: Path, folder: Path | None, out: Path | N
 
 
 def _show(bars: Bars, name: str) -> Progress:
-    return lambda done, total: bars.update(name, done, total, None, 1)
+    return lambda done, total: bars.files(name, done, total)

@@ -84,7 +84,7 @@ class Fit:
         settings = Settings(
             folder=str(self.request.folder), side=64, channels=3, rules=2, validation=validation, **options
         )
-        with watching(self.watch()):
+        with watching(self.bars.files):
             found = look(settings)
         for line in found.lines():
             self.bars.say(line)
@@ -243,7 +243,7 @@ class Fit:
         return self.costs[key]
 
     def load(self, config: Config) -> Data:
-        with watching(self.watch()):
+        with watching(self.bars.files):
             return load(config)
 
     def begin(self, directory: Path, config: Config, record: Record) -> None:
@@ -255,16 +255,6 @@ class Fit:
 
     def show(self, name: str, config: Config) -> training_run.Progress:
         return lambda step, total, loss: self.bars.update(name, step, total, loss, config.batch_images)
-
-    def watch(self) -> Any:
-        """Shows phases of reading that take longer than a second."""
-        began: dict[str, float] = {}
-
-        def tell(what: str, done: int, total: int) -> None:
-            if time.monotonic() - began.setdefault(what, time.monotonic()) > 1:
-                self.bars.update(what, done, total, None, 1)
-
-        return tell
 
 
 def latest(request: Request, root: Path) -> Request:

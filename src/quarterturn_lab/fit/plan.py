@@ -14,7 +14,8 @@ from quarterturn_lab.data.look import Found
 from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.runs.model_card import DENSE
 from quarterturn_lab.settings.config import Config, checked
-from quarterturn_lab.settings.experiments import settings_of, two_dimensional
+from quarterturn_lab.settings.experiments import settings_of
+from quarterturn_lab.settings.networks import two_dimensional
 
 # Input sides to choose from. Below 48 pixels the first convolution has stride 1: such images are small as they are.
 SIDES = (32, 48, 64, 96, 128)

@@ -9,8 +9,7 @@ from quarterturn_lab.errors import ConfigError, unknown
 from quarterturn_lab.files import write_atomically
 from quarterturn_lab.runs.naming import label
 from quarterturn_lab.settings.config import FREE, Config
-from quarterturn_lab.settings.experiments import two_dimensional
-from quarterturn_lab.settings.networks import Net
+from quarterturn_lab.settings.networks import Net, two_dimensional
 from quarterturn_lab.settings.options import FIT_HEADINGS, STAGES
 
 MINUTES = 10.0

@@ -1,7 +1,7 @@
 """The experiments as data: baseline, images, training settings and the paper's results."""
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quarterturn_lab.errors import ConfigError, unknown
 from quarterturn_lab.settings.config import Config, checked
@@ -15,11 +15,9 @@ from quarterturn_lab.settings.networks import (
     edited,
     resized,
     restaged,
+    two_dimensional,
 )
 from quarterturn_lab.settings.options import NETWORK, STAGES, WARPS
-
-if TYPE_CHECKING:
-    from quarterturn.groups import Group
 
 POOLING = ("pool-mean", "pool-rms", "pool-max", "mean-relu", "rms-relu", "max-relu")
 CONTROLS = ("baseline-linear", "baseline-half-linear")
@@ -336,16 +334,6 @@ def settings_of(name: str, row: str, **options: Any) -> dict[str, Any]:
         "net": net,
         **settings,
     }
-
-
-def two_dimensional(name: str) -> "Group":
-    """The group of that name, if it acts on images."""
-    from quarterturn.groups import named
-
-    group = named(name)
-    if group.dim != 2:
-        raise ConfigError(f"{group.name} acts on {group.dim} axes, and an image has two: use C4 or D4, say")
-    return group
 
 
 def _around(net: Net) -> Net:

@@ -5,11 +5,14 @@ docs/decisions/0020-where-the-paper-is-silent.md.
 """
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from quarterturn_lab.errors import ConfigError, unknown
+
+if TYPE_CHECKING:
+    from quarterturn.groups import Group
 
 Stages = tuple[tuple[int, ...], ...]
 
@@ -72,20 +75,30 @@ class Net:
 
     def fault(self) -> str | None:
         """What is wrong with the numbers of the network, and what to do, in words."""
-        from quarterturn.groups import named
-
         if min(self.channels, self.side, self.stem_stride) < 1:
             return f"channels={self.channels}, side={self.side}, stem_stride={self.stem_stride}: give 1 or more"
         if not 0 <= self.dropout < 1:
             return f"dropout={self.dropout}: give a rate of at least 0 and below 1"
-        if self.group and named(self.group).dim != 2:
-            return f"group={self.group} turns {named(self.group).dim} axes, and images have 2: use C4 or D4, say"
+        try:
+            two_dimensional(self.group or "C4")
+        except ConfigError as error:
+            return str(error)
         return None
 
     @property
     def margin(self) -> int:
         """Number of pixels at each edge of the input without an output."""
         return 0 if self.same else (self.kernel - 1) // 2 * sum(map(len, self.stages))
+
+
+def two_dimensional(name: str) -> "Group":
+    """The group of that name, if it acts on images."""
+    from quarterturn.groups import named
+
+    group = named(name)
+    if group.dim != 2:
+        raise ConfigError(f"{group.name} acts on {group.dim} axes, and an image has two: use C4 or D4, say")
+    return group
 
 
 PLANKTON = Net(channels=1, side=95, stages=((32, 32), (64, 64), (128,) * 3, (128,) * 3), hidden=(512, 512), outputs=121)
