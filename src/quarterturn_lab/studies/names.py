@@ -55,6 +55,7 @@ GLOSSARY = (
     ),
     ("after each layer", "after each layer", "each layer keeps the strongest response over all orientations."),
     ("residual", "residual", "shortcuts, batch norm, strides, a mean over positions."),
+    ("ConvNeXt", "ConvNeXt-like", "7x7 depthwise convolutions, layer norms, layers four times as wide inside a block."),
     (" maps", "32 maps", "of the first stage, in all orientations; the later stages have two and four times as many."),
     ("invariants", "invariants at the head", "several numbers of each feature that turns do not change, not its mean."),
     ("hidden layer", "hidden layer of 128", "features, in each orientation, of a layer before the last."),
@@ -91,15 +92,25 @@ def network_name(entry: Entry) -> str:
     factory = entry.options.get("factory")
     if factory:
         return ", ".join(_of_factory(factory))
+    net = edited(EXPERIMENTS[entry.experiment].baseline, entry.row)
+    backbone = entry.options.get("backbone")
     sizes = [
         words.format(entry.options[option])
         for option, words in SIZES.items()
         if entry.options.get(option) not in (None, USUAL.get(option))
     ]
-    return ", ".join([*_of_net(edited(EXPERIMENTS[entry.experiment].baseline, entry.row)), *sizes])
+    return ", ".join([*(_of_backbone(backbone, net) if backbone else _of_net(net)), *sizes])
+
+
+def _of_backbone(spec: str, net: Net) -> list[str]:
+    """The kind of a network of another library."""
+    library, _, name = spec.partition(":")
+    return [f"ordinary {name} of {library}"] if net.group is None else [f"rolled {name} of {library}", net.group]
 
 
 def _of_net(net: Net) -> list[str]:
+    if net.convnext:
+        return ["ordinary ConvNeXt-like"]
     if net.residual:
         return ["ordinary residual"] if net.group is None else ["rolled residual", net.group]
     width = [_width(net.divide, net.widen)] if net.divide != net.widen else []
