@@ -61,7 +61,7 @@ SETS: dict[str, tuple[str, Make, dict[str, Any]]] = {
     "mirrored pairs": ("C4", pairs, {}),
     "plankton": ("D4", lambda data, _: data / "plankton" / "train", {"train_size": 2000, "side": 48}),
     "galaxies": ("D4", lambda data, _: data / "galaxies", {"side": 48}),
-    "nuclei": ("D4", lambda data, _: data / "nuclei", {"side": 64}),
+    "nuclei": ("D4", lambda data, _: data / "nuclei", {"side": 64, "tiles": 4}),
     "roads": ("D4", lambda data, _: data / "mass_roads", {"side": 64}),
 }
 NEEDED = {"digits": "mnist", "turned digits": "mnist", "mirrored pairs": ".", "roads": "mass_roads"}

@@ -36,6 +36,7 @@ KEYWORDS = {
     "mean": "mean over positions",
     "angles": "{} angles averaged at test time",
 }
+KINDS = {"coupled": "coupled attention"}
 OPTIONS = {
     "lr": "learning rate {:g}",
     "dropout": "dropout {:g}",
@@ -59,6 +60,8 @@ GLOSSARY = (
     (" maps", "32 maps", "of the first stage, in all orientations; the later stages have two and four times as many."),
     ("invariants", "invariants at the head", "several numbers of each feature that turns do not change, not its mean."),
     ("hidden layer", "hidden layer of 128", "features, in each orientation, of a layer before the last."),
+    ("ViT", "ViT", "a small vision transformer."),
+    ("coupled", "coupled attention", "all orientations attend to the same tokens, not each to its own."),
     ("C4", "C4", "the four quarter turns."),
     ("D4", "D4", "the four quarter turns, each with and without a flip."),
     (" width", "half, quarter, ... width", "filters in a layer, relative to the ordinary network."),
@@ -139,8 +142,11 @@ def _of_factory(factory: str) -> list[str]:
     function = getattr(import_module(module), name)
     facts = {key: parameter.default for key, parameter in signature(function).parameters.items()}
     if "filters" not in facts:
-        size, _, kind = name.partition("_")
-        return ["ordinary", f"{size} layers"] if kind == "plain" else ["rolled", f"{size} layers", kind.upper()]
+        size, kind, *more = name.split("_")
+        what = {"vit": "ViT"}.get(size, f"{size} layers")
+        return (
+            ["ordinary", what] if kind == "plain" else ["rolled", what, kind.upper(), *(KINDS[word] for word in more)]
+        )
     keywords = function.keywords if isinstance(function, partial) else {}
     words = [KEYWORDS[key].format(value) for key, value in keywords.items() if key in KEYWORDS]
     return ["rolled", f"{'-'.join(map(str, facts['filters']))} filters", facts["group"].name, *words]

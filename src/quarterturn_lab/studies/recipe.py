@@ -114,7 +114,9 @@ GALAXIES_SEARCH = search(
 # Validation chooses between two widths of a kind where there is time for it: one seed of each, three of the better.
 WIDTHS = {60: (32,), 300: (32, 64)}
 ROWS_OF = {60: tuple(MILLISECONDS), 300: ("residual-plain", "residual-c4")}
-BETTER: dict[str, dict[str, int]] = {}  # maps that validation preferred at 300 seconds, by experiment and row
+BETTER: dict[str, dict[str, int]] = {  # maps that validation preferred at 300 seconds, by experiment and row
+    "recipe-plankton-2000": {"residual-plain": 32, "residual-c4": 64},
+}
 
 
 def recipe(experiment: str, about: str, **changes: Any) -> Study:
@@ -135,10 +137,11 @@ def recipe(experiment: str, about: str, **changes: Any) -> Study:
         for row in ROWS_OF[seconds]
     }
     questions = [
-        Question(entry.label, f"{every[opponent, width, seconds].label}{TURNED}", f"{seconds} CPU seconds each")
-        for (row, width, seconds), entry in every.items()
-        for opponent in ordinary
-        if row not in ordinary and (opponent, width, seconds) in every
+        Question(entry.label, f"{other.label}{TURNED}", f"{seconds} CPU seconds each")
+        for (row, _, seconds), entry in every.items()
+        for (opponent, _, as_long), other in every.items()
+        if row not in ordinary and opponent in ordinary and seconds == as_long
+        if entry.seeds > 1 and other.seeds > 1
     ]
     return Study(
         entries=tuple(every.values()),
