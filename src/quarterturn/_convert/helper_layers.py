@@ -254,6 +254,25 @@ class TurnedConstant(nn.Module):
         return f"{self.group.name}, {list(self.axes)}, rotate={self.rotate!r}"
 
 
+class DroppingAttention(nn.Module):
+    """Torch's attention, with what is dropped of it in training.
+
+    >>> DroppingAttention(0.1)(*torch.zeros(3, 2, 4, 9, 8)).shape
+    torch.Size([2, 4, 9, 8])
+    """
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.dropout = dropout
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+        rate = self.dropout if self.training else 0.0
+        return F.scaled_dot_product_attention(query, key, value, mask, rate)
+
+    def extra_repr(self) -> str:
+        return f"dropout={self.dropout}"
+
+
 class ToChannels(_Moving):
     """Orientations as channels of an ordinary tensor; stacked ones are so already. `places` chooses some of them.
 

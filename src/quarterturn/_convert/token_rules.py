@@ -22,7 +22,7 @@ from quarterturn._convert.axes import (
 )
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.function_calls import Call, node_of
-from quarterturn._convert.helper_layers import FreeTokens, JoinedTokens, SomeTokens, TurnedConstant
+from quarterturn._convert.helper_layers import DroppingAttention, FreeTokens, JoinedTokens, SomeTokens, TurnedConstant
 from quarterturn._convert.initial_weights import per_feature
 from quarterturn._convert.position_tables import check_sides
 from quarterturn._convert.reduction_rules import check_summed
@@ -209,25 +209,42 @@ def batch_of(value: TrackedValue) -> Any:
 
 def attention(call: Call) -> TrackedValue:
     """torch's own attention, of each orientation by itself."""
+    if call.option(5, "is_causal", False):
+        raise Refusal("attention with an order of tokens is not known")
+    query, key, value, mask, axes = _attended(call)
+    rest = {k: v for k, v in call.kwargs.items() if k not in ("query", "key", "value", "attn_mask")}
+    rest |= dict(zip(("dropout_p", "is_causal", "scale"), call.args[4:], strict=False))
+    rest |= {} if mask is None else {"attn_mask": mask}
+    node = call.w.function(
+        torch.nn.functional.scaled_dot_product_attention, query.node, key.node, value.node, **rest
+    )
+    return result(query, node, call.example, axes=axes)
+
+
+def dropping_attention(call: Call) -> TrackedValue:
+    """The attention of a layer of torch, which drops some of it in training."""
+    rate = call.option(4, "dropout", 0.0)
+    query, key, value, mask, axes = _attended(call)
+    node = call.w.helper(call.path, lambda: DroppingAttention(rate), query.node, key.node, value.node, mask)
+    return result(query, node, call.example, axes=axes)
+
+
+def _attended(call: Call) -> tuple[TrackedValue, TrackedValue, TrackedValue, Any, tuple[Axis, ...]]:
+    """Queries, keys and values, what is added to their products, and the axes of the result."""
     w = call.w
     given = [call.option(i, name) for i, name in enumerate(("query", "key", "value"))]
-    mask = call.option(3, "attn_mask")
-    if call.option(5, "is_causal", False) or (mask is not None and mask.kind != "constant"):
-        raise Refusal("attention with a mask that depends on the input, or on the order of tokens, is not known")
+    mask = call.option(3, "attn_mask", call.kwargs.get("mask"))
+    if mask is not None and mask.kind != "constant":
+        raise Refusal("attention with a mask that depends on the input is not known")
     query, key, value = (w.orientations_in_batch(v, call.path) for v in given)
     make_axes_equal(query.axes[-1], key.axes[-1])
     make_axes_equal(key.axes[-2], value.axes[-2])
     check_summed(w, query.axes[-1], "sums products over")
     check_summed(w, key.axes[-2], "sums products over")
     outer = broadcast([v.axes[:-2] for v in (query, key, value)])
-    rest = {k: v for k, v in call.kwargs.items() if k not in ("query", "key", "value", "attn_mask")}
     if mask is not None:
-        rest["attn_mask"] = _mask(call, mask, replace(query, axes=(*outer, query.axes[-2], key.axes[-2])))
-    given_after = dict(zip(("dropout_p", "is_causal", "scale"), call.args[4:], strict=False))
-    node = w.function(
-        torch.nn.functional.scaled_dot_product_attention, query.node, key.node, value.node, **given_after, **rest
-    )
-    return result(query, node, call.example, axes=(*outer, query.axes[-2], value.axes[-1]))
+        mask = _mask(call, mask, replace(query, axes=(*outer, query.axes[-2], key.axes[-2])))
+    return query, key, value, mask, (*outer, query.axes[-2], value.axes[-1])
 
 
 def _mask(call: Call, mask: TrackedValue, scores: TrackedValue) -> fx.Node:
