@@ -215,9 +215,7 @@ def attention(call: Call) -> TrackedValue:
     rest = {k: v for k, v in call.kwargs.items() if k not in ("query", "key", "value", "attn_mask")}
     rest |= dict(zip(("dropout_p", "is_causal", "scale"), call.args[4:], strict=False))
     rest |= {} if mask is None else {"attn_mask": mask}
-    node = call.w.function(
-        torch.nn.functional.scaled_dot_product_attention, query.node, key.node, value.node, **rest
-    )
+    node = call.w.function(torch.nn.functional.scaled_dot_product_attention, query.node, key.node, value.node, **rest)
     return result(query, node, call.example, axes=axes)
 
 
