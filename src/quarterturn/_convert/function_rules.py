@@ -25,8 +25,7 @@ from quarterturn._convert.axes import (
     Axis,
     Blocks,
     Extra,
-    HeadFeatures,
-    HeadIndex,
+    OfHeads,
     Position,
     Spread,
     axis_size,
@@ -306,12 +305,14 @@ def _are_alike_strips(tensors: list[TrackedValue]) -> bool:
 
 
 def _has_heads(axes: Sequence[Axis]) -> bool:
-    return any(isinstance(c, HeadIndex | HeadFeatures) for axis in axes for c in axis)
+    return any(isinstance(c, OfHeads) for axis in axes for c in axis)
 
 
 def _on_heads(call: Call, value: TrackedValue, constants: list[TrackedValue]) -> TrackedValue:
     """Numbers for each head or for each pair of tokens meet what attention computes."""
     w = call.w
+    if tuple(call.example.shape) != value.shape:
+        raise Refusal(f"{named(constants[0])} makes a tensor of heads larger")
     value = w.orientations_in_batch(value, call.path)
     node, found = token_rules.meets_constants(w, call.path, value, constants)
 

@@ -4,6 +4,7 @@ Torch's encoder layers can be followed by their own code. Its attention cannot: 
 axis, and may be one operator for all of it.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import fx, nn
@@ -69,4 +70,4 @@ def _as_heads(x: Any, heads: int) -> Any:
     return x.unflatten(-1, (heads, x.shape[-1] // heads)).transpose(1, 2)
 
 
-WRITTEN_OUT = {nn.MultiheadAttention: multihead_attention}
+WRITTEN_OUT: dict[type[nn.Module], Callable[..., Any]] = {nn.MultiheadAttention: multihead_attention}
