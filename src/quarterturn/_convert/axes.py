@@ -120,6 +120,15 @@ class HeadFeatures:
     heads: int
 
 
+@dataclass(frozen=True, eq=False)
+class HeadPart:
+    """One of so many equal parts of the features of a head, as rotary positions take them."""
+
+    features: Features
+    heads: int
+    parts: int
+
+
 Component = (
     Batch
     | Position
@@ -134,7 +143,9 @@ Component = (
     | Tokens
     | HeadIndex
     | HeadFeatures
+    | HeadPart
 )
+OfHeads = HeadIndex | HeadFeatures | HeadPart
 Axis = tuple[Component, ...]  # slowest first; empty for an axis of one
 
 
@@ -145,6 +156,8 @@ def size_of(component: Component) -> int:
         return component.heads
     if isinstance(component, HeadFeatures):
         return component.features.channels // component.heads
+    if isinstance(component, HeadPart):
+        return component.features.channels // component.heads // component.parts
     return component.features.channels // component.order if isinstance(component, Blocks) else component.size
 
 
@@ -208,8 +221,11 @@ def _split(component: Component, outer: int, order: int) -> tuple[Component, Com
     inner, rest = divmod(size_of(component), outer)
     if isinstance(component, Position):
         raise Refusal("it splits an axis of positions into blocks")
-    if rest or not isinstance(component, Features | Extra):
+    if rest or not isinstance(component, Features | Extra | HeadFeatures):
         raise Refusal("its new shape cannot be followed")
+    if isinstance(component, HeadFeatures):  # pairs of them, say
+        part = HeadPart(component.features, component.heads, min(outer, inner))
+        return (part, Extra(inner)) if inner < outer else (Extra(outer), part)
     if isinstance(component, Extra):
         return Extra(outer), Extra(inner)
     if inner == order:
@@ -249,9 +265,34 @@ def merged(components: Sequence[Component]) -> Axis:
             if before.features.channels == component.features.channels:
                 make_equal(before.features, component.features)
             axis[-1] = component.features
+        elif _make_a_head(before, component) or _make_a_head(component, before):
+            part = component if isinstance(component, HeadPart) else before
+            assert isinstance(part, HeadPart)
+            axis[-1] = HeadFeatures(part.features, part.heads)
         elif size_of(component) != 1 or not isinstance(component, Extra):
             axis.append(component)
     return tuple(axis)
+
+
+def _make_a_head(part: Component | None, times: Component | None) -> bool:
+    return isinstance(part, HeadPart) and isinstance(times, Extra) and part.parts == times.size
+
+
+def joined_parts(axes: Sequence[Axis]) -> HeadFeatures | HeadPart | None:
+    """What parts of a head are one after the other, or None if that is no such part."""
+    held = [axis[0] if len(axis) == 1 else None for axis in axes]
+    parts = [c for c in held if isinstance(c, HeadPart | HeadFeatures)]
+    if len(parts) < len(held) or len({c.heads for c in parts}) > 1:
+        return None
+    for other in parts[1:]:
+        make_equal(parts[0].features, other.features)
+    whole = size_of(HeadFeatures(parts[0].features, parts[0].heads))
+    count, rest = divmod(whole, sum(map(size_of, parts)))
+    if rest or not count:
+        return None
+    if count == 1:
+        return HeadFeatures(parts[0].features, parts[0].heads)
+    return HeadPart(parts[0].features, parts[0].heads, count)
 
 
 def broadcast(tensors: Sequence[Sequence[Axis]]) -> tuple[Axis, ...]:
@@ -286,8 +327,8 @@ def make_axes_equal(one: Sequence[Component], other: Sequence[Component]) -> Non
             make_equal(a, b)
         elif isinstance(a, Blocks) and isinstance(b, Blocks):
             make_equal(a.features, b.features)
-        elif isinstance(a, HeadIndex | HeadFeatures) and isinstance(b, HeadIndex | HeadFeatures):
-            if type(a) is not type(b) or a.heads != b.heads:
+        elif isinstance(a, OfHeads) and isinstance(b, OfHeads):
+            if type(a) is not type(b) or a.heads != b.heads or size_of(a) != size_of(b):
                 raise Refusal("it brings heads together that were split in different ways")
             make_equal(a.features, b.features)
         elif a != b:
