@@ -1,6 +1,6 @@
 """How well the estimate of time foresees the time of converted networks, relative to the plain ones.
 
-    .venv-timm/bin/python bench/estimates.py [--batch 8] [--side 128] [--repeats 5]
+    .venv-timm/bin/python bench/estimates.py [--batch N] [--side N] [--repeats 5]
 
 The networks of bench/models.py, inference with features last, CPU time of one thread, interleaved medians.
 """
@@ -9,7 +9,7 @@ import time
 
 import torch
 from harness import Rows, medians, parser_for, start_again_with_a_warm_allocator, write
-from models import inference, networks
+from models import inference, networks, size_of
 
 import quarterturn as qt
 from quarterturn.cost import cost
@@ -19,7 +19,7 @@ from quarterturn.rates import estimate
 def main() -> None:
     start_again_with_a_warm_allocator()
     parser = parser_for(__doc__)
-    for option, default in (("--batch", 8), ("--side", 128), ("--repeats", 5)):
+    for option, default in (("--batch", None), ("--side", None), ("--repeats", 5)):
         parser.add_argument(option, type=int, default=default)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -27,7 +27,8 @@ def main() -> None:
     for name, make in networks().items():
         torch.manual_seed(0)
         model = make()
-        x = torch.randn(options.batch, 3, options.side, options.side).contiguous(memory_format=torch.channels_last)
+        batch, side = size_of(name, options.batch, options.side)
+        x = torch.randn(batch, 3, side, side).contiguous(memory_format=torch.channels_last)
         twins = {"plain": model, **{group.name: qt.convert(model, group) for group in (qt.C4, qt.D4)}}
         for net in twins.values():
             net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

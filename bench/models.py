@@ -1,13 +1,14 @@
 """Converted networks of timm and segmentation_models_pytorch against the plain ones that they came from.
 
-    .venv-timm/bin/python bench/models.py [--only NAME ...] [--isa avx2] [--batch 8] [--side 128] [--repeats 5]
+    .venv-timm/bin/python bench/models.py [--only NAME ...] [--isa avx2] [--batch N] [--side N] [--repeats 5]
 
 Inference is a forward pass in eval mode without gradients, training a forward and backward pass and a step of SGD. Each
 network runs in both memory formats, and its faster one counts: "first" has features first, torch's default, "last" has
 them last. Figures are times relative to the plain network; below 1 is faster. `of folded` is relative to the plain
 network after torch's own folding of batch norms into the convolutions before them, which a converted network does by
-itself. One thread, CPU time, interleaved, medians. It runs in the environment of `make test-timm`; with `--only`, other
-rows stay as they were. With `--isa avx2` everything runs code for AVX2, also on later processors.
+itself. One thread, CPU time, interleaved, medians. Batches are 8 images of 128 x 128, for transformers 4 of 224 x 224,
+the size that they are made for; options give others. It runs in the environment of `make test-timm`; with `--only`,
+other rows stay as they were. With `--isa avx2` everything runs code for AVX2, also on later processors.
 
 `--device cuda` measures wall time between synchronisations and writes its own record. It has never run: the project has
 no such machine yet.
@@ -31,6 +32,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 import quarterturn as qt
 
 TIMM = ("resnet18", "resnet50", "convnext_atto", "convnext_tiny", "efficientnet_b0", "mobilenetv3_large_100")
+TRANSFORMERS = ("vit_small_patch16_224", "vit_base_patch16_224")
 FORMATS = {"first": torch.contiguous_format, "last": torch.channels_last}
 
 
@@ -39,8 +41,16 @@ def networks() -> dict[str, Callable[[], nn.Module]]:
     sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "timm"))
     importlib.import_module("conftest")  # what torchvision needs beside a torch without CUDA
     smp, timm = map(importlib.import_module, ("segmentation_models_pytorch", "timm"))
-    found: dict[str, Callable[[], nn.Module]] = {name: partial(timm.create_model, name) for name in TIMM}
+    found: dict[str, Callable[[], nn.Module]] = {
+        name: partial(timm.create_model, name) for name in (*TIMM, *TRANSFORMERS)
+    }
     return {**found, "Unet-resnet18": partial(smp.Unet, "resnet18", encoder_weights=None)}
+
+
+def size_of(name: str, batch: int | None, side: int | None) -> tuple[int, int]:
+    """How many images a network gets at once, and their side: what is given, or its own."""
+    own = (4, 224) if name in TRANSFORMERS else (8, 128)
+    return batch or own[0], side or own[1]
 
 
 def folded(net: nn.Module, x: Tensor) -> nn.Module:
@@ -140,7 +150,7 @@ def main() -> None:
     start_again_with_a_warm_allocator()
     parser = parser_for(__doc__)
     parser.add_argument("--only", nargs="+", metavar="NAME")
-    for option, default in (("--batch", 8), ("--side", 128), ("--repeats", 5)):
+    for option, default in (("--batch", None), ("--side", None), ("--repeats", 5)):
         parser.add_argument(option, type=int, default=default)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
@@ -154,7 +164,8 @@ def main() -> None:
     rows = [row for row in measured_before(f"{record}-{machine()}") if row["network"] not in chosen]
     for name in chosen:
         torch.manual_seed(0)
-        found = measure(name, made[name](), options.batch, options.side, options.device, options.repeats)
+        batch, side = size_of(name, options.batch, options.side)
+        found = measure(name, made[name](), batch, side, options.device, options.repeats)
         for row in found:
             print(*row.values(), flush=True)
         rows += found

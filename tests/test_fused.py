@@ -358,3 +358,54 @@ def test_chains_end_where_someone_else_reads() -> None:
     for found, wanted in zip((rectified, both), net(x), strict=True):  # the second one with gradients
         torch.testing.assert_close(found, wanted.detach())
     assert both.min() < 0
+
+
+class TokenBlock(nn.Module):
+    """A transformer's block: layers with dropouts before sums, and an activation between two of them."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.enter, self.norm = nn.Conv2d(3, width, 4, 4), nn.LayerNorm(width)
+        self.first, self.act, self.drop1 = nn.Linear(width, 2 * width), nn.GELU(), nn.Dropout(0.3)
+        self.second, self.drop2 = nn.Linear(2 * width, width), nn.Dropout(0.3)
+        self.head = nn.Linear(width, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enter(x).flatten(2).transpose(1, 2)
+        x = x + self.drop2(self.second(self.drop1(self.act(self.first(self.norm(x))))))
+        return self.head(x.mean(1))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("group", [C4, D4], ids=lambda g: g.name)
+@pytest.mark.parametrize("rotate", ["filters", "maps"])
+def test_layers_of_tokens_with_dropouts(group: Group, rotate: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(2, 3, 16, 16)
+    net = qt.convert(TokenBlock(), group, rotate=rotate, example=x).eval()
+    assert [len(chain.nodes) for chain in fused.find_chains(net)] == [2, 3]
+    with counted(monkeypatch) as chains:
+        found = in_one(net, x)
+    assert len(chains) == 2
+    torch.testing.assert_close(found, one_by_one(net, x), atol=1e-5, rtol=1e-5)
+    double = net.double()
+    for h in range(group.order):
+        turned_input = qt.act(x.double(), group, h)
+        torch.testing.assert_close(in_one(double, turned_input), in_one(double, x.double()), atol=1e-10, rtol=1e-10)
+
+
+def test_a_dropout_that_acts_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(2, 3, 16, 16)
+    net = qt.convert(TokenBlock(), C4, example=x).eval()
+    wanted = in_one(net, x)
+    dropout = net.get_submodule("drop2").train()
+    with counted(monkeypatch) as chains:
+        assert not torch.equal(in_one(net, x), wanted)
+    assert len(chains) == 1
+    dropout.eval()
+    assert torch.equal(in_one(net, x), wanted)
+
+    class Always(nn.Dropout):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.dropout(x, self.p, True)
+
+    net.set_submodule("drop2", Always(0.3).eval())
+    assert not torch.equal(in_one(net, x), wanted)

@@ -18,8 +18,10 @@ from quarterturn import kernel
 from quarterturn.kernel import Finish
 from quarterturn.layers.convolution import DepthwiseConv, PathConv, RollConv, SliceConv
 from quarterturn.layers.norms import BatchNorm
+from quarterturn.layers.tokens import TokenConv
 
-CONVOLUTIONS = (SliceConv, RollConv, PathConv, DepthwiseConv)
+CONVOLUTIONS = (SliceConv, RollConv, PathConv, DepthwiseConv, TokenConv)
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 ACTIVATIONS: dict[object, str] = {
     kind: name
     for name, kinds in {
@@ -44,13 +46,14 @@ class Chain(NamedTuple):
 
     head: fx.Node
     norm: fx.Node | None
+    dropout: fx.Node | None  # it does nothing in eval mode
     sum: fx.Node | None
     other: fx.Node | None  # what is added
     activation: fx.Node | None
 
     @property
     def nodes(self) -> list[fx.Node]:
-        return [node for node in (self.head, self.norm, self.sum, self.activation) if node is not None]
+        return [node for node in (self.head, self.norm, self.dropout, self.sum, self.activation) if node is not None]
 
 
 def with_chains(forward: Forward) -> Forward:
@@ -108,14 +111,16 @@ def chained(net: fx.GraphModule) -> fx.Graph:
 
 
 def _arguments(graph: fx.Graph, chain: Chain, new: dict[fx.Node, fx.Node]) -> tuple[Any, ...]:
-    norm = None if chain.norm is None else graph.get_attr(str(chain.norm.target))
+    layers = [
+        None if node is None else graph.get_attr(str(node.target)) for node in (chain.head, chain.norm, chain.dropout)
+    ]
     other = None if chain.other is None else new[chain.other]
     activation: Any = None
     if chain.activation is not None:
         target = chain.activation.target
         is_layer = chain.activation.op == "call_module"
         activation = graph.get_attr(str(target)) if is_layer else ACTIVATIONS[target]
-    return new[chain.head.args[0]], graph.get_attr(str(chain.head.target)), norm, other, activation  # type: ignore[index]
+    return new[chain.head.args[0]], *layers, other, activation  # type: ignore[index]
 
 
 def find_chains(net: fx.GraphModule) -> list[Chain]:
@@ -133,17 +138,19 @@ def find_chains(net: fx.GraphModule) -> list[Chain]:
 
 
 def _chain_from(net: fx.GraphModule, head: fx.Node, taken: set[fx.Node]) -> Chain:
-    norm = sum_ = other = activation = None
+    norm = dropout = sum_ = other = activation = None
     last, following = head, _only_user(head, taken)
     if following is not None and _is_layer(net, following, (BatchNorm,)) and not _is_layer(net, head, (BatchNorm,)):
         norm, last, following = following, following, _only_user(following, taken)
+    if following is not None and _is_layer(net, following, DROPOUTS):
+        dropout, last, following = following, following, _only_user(following, taken)
     if following is not None and _is_sum(following):
         first, second = following.args
         sum_, other = following, second if first is last else first
         last, following = following, _only_user(following, taken)
     if following is not None and _is_activation(net, following):
         activation = following
-    return Chain(head, norm, sum_, other, activation)  # type: ignore[arg-type]
+    return Chain(head, norm, dropout, sum_, other, activation)  # type: ignore[arg-type]
 
 
 def _only_user(node: fx.Node, taken: set[fx.Node]) -> fx.Node | None:
@@ -176,20 +183,29 @@ def _is_activation(net: fx.GraphModule, node: fx.Node) -> bool:
 
 
 def run_chain(
-    x: Tensor, head: nn.Module, norm: nn.Module | None, other: Tensor | None, activation: nn.Module | str | None
+    x: Tensor,
+    head: nn.Module,
+    norm: nn.Module | None,
+    dropout: nn.Module | None,
+    other: Tensor | None,
+    activation: nn.Module | str | None,
 ) -> Tensor:
-    """activation(norm(head(x)) + other), in as few passes as these layers allow; functions are given by their names.
+    """activation(dropout(norm(head(x))) + other), in as few passes as these layers allow.
+
+    Functions are given by their names.
 
     >>> from quarterturn import C4
     >>> conv, norm = RollConv(C4, 8, 8, 3, rotate="filters"), BatchNorm(C4, 8, rotate="filters").eval()
     >>> x = torch.randn(2, 32, 9, 9)
     >>> with torch.no_grad():
-    ...     torch.testing.assert_close(run_chain(x, conv, norm, None, nn.ReLU()), norm(conv(x)).relu())
+    ...     torch.testing.assert_close(run_chain(x, conv, norm, None, None, nn.ReLU()), norm(conv(x)).relu())
     """
     name = _name_of(activation)
-    layers = [layer for layer in (head, norm, activation) if isinstance(layer, nn.Module)]
-    if name is None or any(map(_has_hooks, layers)) or not _are_plain(x, head, norm, other):
+    layers = [layer for layer in (head, norm, dropout, activation) if isinstance(layer, nn.Module)]
+    idle = dropout is None or (type(dropout) in DROPOUTS and not dropout.training)
+    if name is None or not idle or any(map(_has_hooks, layers)) or not _are_plain(x, head, norm, other):
         y = head(x) if norm is None else norm(head(x))
+        y = y if dropout is None else dropout(y)
         y = y if other is None else y + other
         if isinstance(activation, nn.Module):
             return activation(y)

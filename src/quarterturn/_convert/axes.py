@@ -137,6 +137,15 @@ class HeadFeatures:
     heads: int
 
 
+@dataclass(frozen=True, eq=False)
+class HeadPart:
+    """One of so many equal parts of the features of a head, as rotary positions take them."""
+
+    features: Features
+    heads: int
+    parts: int
+
+
 Component = (
     Batch
     | Position
@@ -152,7 +161,9 @@ Component = (
     | Tokens
     | HeadIndex
     | HeadFeatures
+    | HeadPart
 )
+OfHeads = HeadIndex | HeadFeatures | HeadPart
 Axis = tuple[Component, ...]  # slowest first; empty for an axis of one
 
 
@@ -163,6 +174,8 @@ def size_of(component: Component) -> int:
         return component.heads
     if isinstance(component, HeadFeatures):
         return component.features.channels // component.heads
+    if isinstance(component, HeadPart):
+        return component.features.channels // component.heads // component.parts
     return component.features.channels // component.order if isinstance(component, Blocks) else component.size
 
 
@@ -227,8 +240,11 @@ def _split(component: Component, outer: int, order: int) -> tuple[Component, Com
     if isinstance(component, Position | Cut) and not rest:
         of, step = (component, 1) if isinstance(component, Position) else (component.of, component.step)
         return Cut(of, step * inner, outer), Cut(of, step, inner)
-    if rest or not isinstance(component, Features | Extra):
+    if rest or not isinstance(component, Features | Extra | HeadFeatures):
         raise Refusal("its new shape cannot be followed")
+    if isinstance(component, HeadFeatures):  # pairs of them, say
+        part = HeadPart(component.features, component.heads, min(outer, inner))
+        return (part, Extra(inner)) if inner < outer else (Extra(outer), part)
     if isinstance(component, Extra):
         return Extra(outer), Extra(inner)
     if inner == order:
@@ -271,6 +287,10 @@ def merged(components: Sequence[Component]) -> Axis:
             if before.features.channels == component.features.channels:
                 make_equal(before.features, component.features)
             axis[-1] = component.features
+        elif _make_a_head(before, component) or _make_a_head(component, before):
+            part = component if isinstance(component, HeadPart) else before
+            assert isinstance(part, HeadPart)
+            axis[-1] = HeadFeatures(part.features, part.heads)
         elif size_of(component) != 1 or not isinstance(component, Extra):
             axis.append(component)
     return tuple(axis)
@@ -291,13 +311,14 @@ def are_turned(exchanged: Sequence[Sequence[int]], held: Sequence[Component]) ->
     for axes in exchanged:
         first, *others = ([c for c in held if getattr(c, "axis", None) == a - 1] for a in axes)
         for other in others:
-            pairs = zip(sorted(first, key=_step), sorted(other, key=_step), strict=False)
+            pairs = zip(sorted(first, key=step_of), sorted(other, key=step_of), strict=False)
             if len(first) != len(other) or not all(_are_alike(a, b) for a, b in pairs):
                 return False
     return True
 
 
-def _step(component: Component) -> int:
+def step_of(component: Component) -> int:
+    """How many places of the maps a digit of positions goes on."""
     return component.step if isinstance(component, Cut) else 1
 
 
@@ -311,6 +332,27 @@ def _are_alike(one: Component, other: Component) -> bool:
     tops = [c.step * c.size == c.of.size for c in (one, other)]
     same = (one.step == other.step, one.size == other.size)
     return tops[0] == tops[1] and (all(same) or (tops[0] and any(same)))
+
+
+def _make_a_head(part: Component | None, times: Component | None) -> bool:
+    return isinstance(part, HeadPart) and isinstance(times, Extra) and part.parts == times.size
+
+
+def joined_parts(axes: Sequence[Axis]) -> HeadFeatures | HeadPart | None:
+    """What parts of a head are one after the other, or None if that is no such part."""
+    held = [axis[0] if len(axis) == 1 else None for axis in axes]
+    parts = [c for c in held if isinstance(c, HeadPart | HeadFeatures)]
+    if len(parts) < len(held) or len({c.heads for c in parts}) > 1:
+        return None
+    for other in parts[1:]:
+        make_equal(parts[0].features, other.features)
+    whole = size_of(HeadFeatures(parts[0].features, parts[0].heads))
+    count, rest = divmod(whole, sum(map(size_of, parts)))
+    if rest or not count:
+        return None
+    if count == 1:
+        return HeadFeatures(parts[0].features, parts[0].heads)
+    return HeadPart(parts[0].features, parts[0].heads, count)
 
 
 def broadcast(tensors: Sequence[Sequence[Axis]]) -> tuple[Axis, ...]:
@@ -345,8 +387,8 @@ def make_axes_equal(one: Sequence[Component], other: Sequence[Component]) -> Non
             make_equal(a, b)
         elif isinstance(a, Blocks) and isinstance(b, Blocks):
             make_equal(a.features, b.features)
-        elif isinstance(a, HeadIndex | HeadFeatures) and isinstance(b, HeadIndex | HeadFeatures):
-            if type(a) is not type(b) or a.heads != b.heads:
+        elif isinstance(a, OfHeads) and isinstance(b, OfHeads):
+            if type(a) is not type(b) or a.heads != b.heads or size_of(a) != size_of(b):
                 raise Refusal("it brings heads together that were split in different ways")
             make_equal(a.features, b.features)
         elif a != b:

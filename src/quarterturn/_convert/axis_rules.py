@@ -12,8 +12,8 @@ from quarterturn._convert.axes import (
     Axis,
     Batch,
     Extra,
-    HeadFeatures,
     HeadIndex,
+    OfHeads,
     Position,
     axis_size,
     reshaped,
@@ -62,7 +62,7 @@ def _size(w: EquivariantWriter, held: TrackedValue, axis: Axis, known: Mapping[P
     for component in axis:
         if isinstance(component, Features):
             factor: Any = w.width(component)
-        elif isinstance(component, HeadIndex | HeadFeatures):
+        elif isinstance(component, OfHeads):
             factor = w.head_size(component)
         elif isinstance(component, Batch | Position) and not held.has_windows:
             place = next((i for i, old in enumerate(held.axes) if old == (component,)), None)

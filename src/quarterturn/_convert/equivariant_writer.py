@@ -22,6 +22,8 @@ from quarterturn._convert.axes import (
     Free,
     HeadFeatures,
     HeadIndex,
+    HeadPart,
+    OfHeads,
     Orientations,
     Position,
     Spread,
@@ -135,13 +137,15 @@ class EquivariantWriter:
         """Features of a pathway, as a number in the graph."""
         return Later(lambda: self.widths.of(features))
 
-    def head_size(self, part: HeadIndex | HeadFeatures) -> Later:
-        """How many heads an orientation has, or features each of them, as a number in the graph."""
+    def head_size(self, part: OfHeads, times: int = 1) -> Later:
+        """How many heads an orientation has, or features each of them or a part of it, as a number in the graph."""
 
         def number() -> int:
             features = self.widths.of(part.features)
             heads = heads_of(features, part.heads, self.group.order)
-            return heads if isinstance(part, HeadIndex) else features // heads
+            if isinstance(part, HeadIndex):
+                return times * heads
+            return times * (features // heads // (part.parts if isinstance(part, HeadPart) else 1))
 
         return Later(number)
 
@@ -545,11 +549,16 @@ def path_and_others(paths: Sequence[str]) -> str:
 def heads_of(features: int, heads: int, order: int) -> int:
     """Heads for each orientation: the old ones divided by the orientations, or the nearest number that divides.
 
-    >>> heads_of(48, 12, 4), heads_of(48, 6, 4), heads_of(24, 3, 8)
-    (3, 1, 1)
+    Of the others those are taken that leave whole fours of features in each head, if there are any: rotary positions
+    turn pairs of features for each of two axes.
+
+    >>> heads_of(48, 12, 4), heads_of(48, 6, 4), heads_of(24, 3, 8), heads_of(36, 8, 3)
+    (3, 1, 1, 3)
     """
+    if heads % order == 0 and features % (heads // order) == 0:
+        return heads // order
     divisors = [n for n in range(1, features + 1) if features % n == 0]
-    return min(divisors, key=lambda n: (abs(n - heads / order), n))
+    return min(divisors, key=lambda n: (features % 4 == 0 and features // n % 4 != 0, abs(n - heads / order), n))
 
 
 def _rank(component: Component) -> tuple[int, int]:

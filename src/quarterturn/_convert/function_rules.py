@@ -27,8 +27,7 @@ from quarterturn._convert.axes import (
     Blocks,
     Cut,
     Extra,
-    HeadFeatures,
-    HeadIndex,
+    OfHeads,
     Position,
     Spread,
     axis_size,
@@ -155,7 +154,7 @@ def _of_numbers(
             return replace(constant, computed=lambda find: same_call(w, node, args, kwargs, find))
         if name_of(node.target) == "expand" and _expands_by_itself(node):
             return constants[0]
-        if name_of(node.target) == "expand" and constants[0].shape == (1, *constant.shape[1:]):  # for each example
+        if name_of(node.target) in ("expand", "repeat") and _is_one_for_each_example(constants[0], constant):
             return replace(constant, source=constants[0].source)
         return constant if isinstance(example, Tensor) else _results(w, constant)
     if any(v.kind == "number" and v.node is None for v in values):
@@ -164,6 +163,12 @@ def _of_numbers(
         return number(example)
     new = same_call(w, node, args, kwargs)
     return TrackedValue("constant", new, example) if isinstance(example, Tensor) else number(example, new)
+
+
+def _is_one_for_each_example(before: TrackedValue, after: TrackedValue) -> bool:
+    """Whether a constant has been repeated along its first axis alone."""
+    missing = len(after.shape) - len(before.shape)
+    return missing >= 0 and (*[1] * missing, *before.shape) == (1, *after.shape[1:])
 
 
 def _results(w: EquivariantWriter, constant: TrackedValue) -> tuple[TrackedValue, ...]:
@@ -309,12 +314,14 @@ def _are_alike_strips(tensors: list[TrackedValue]) -> bool:
 
 
 def _has_heads(axes: Sequence[Axis]) -> bool:
-    return any(isinstance(c, HeadIndex | HeadFeatures) for axis in axes for c in axis)
+    return any(isinstance(c, OfHeads) for axis in axes for c in axis)
 
 
 def _on_heads(call: Call, value: TrackedValue, constants: list[TrackedValue]) -> TrackedValue:
     """Numbers for each head or for each pair of tokens meet what attention computes."""
     w = call.w
+    if tuple(call.example.shape) != value.shape:
+        raise Refusal(f"{named(constants[0])} makes a tensor of heads larger")
     value = w.orientations_in_batch(value, call.path)
     node, found, count = token_rules.meets_constants(w, call.path, value, constants)
 
@@ -560,6 +567,7 @@ FUNCTION_RULES: dict[str | None, Callable[[Call], Any]] = {
     "narrow": indexing_rules.narrow,
     "stack": indexing_rules.stack,
     "scaled_dot_product_attention": token_rules.attention,
+    "attended": token_rules.dropping_attention,
     "glu": _glu,
     "matmul": reduction_rules.matmul,
     "bmm": reduction_rules.matmul,

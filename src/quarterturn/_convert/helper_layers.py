@@ -270,6 +270,46 @@ def _turned_places(places: Tensor, digits: Digits, element: Element) -> Tensor:
     return places
 
 
+class HeadColumns(nn.Module):
+    """Some numbers of a table along one axis, for heads of another width than the old network has; `None` takes all.
+
+    >>> HeadColumns(-1, [0, 1, 4, 5])(torch.zeros(9, 8)).shape
+    torch.Size([9, 4])
+    """
+
+    places: Tensor | None
+
+    def __init__(self, axis: int, places: Sequence[int] | None) -> None:
+        super().__init__()
+        self.axis = axis
+        self.register_buffer("places", None if places is None else torch.tensor(list(places)), persistent=False)
+
+    def forward(self, table: Tensor) -> Tensor:
+        return table if self.places is None else table.index_select(self.axis, self.places)
+
+    def extra_repr(self) -> str:
+        return f"{self.axis}"
+
+
+class DroppingAttention(nn.Module):
+    """Torch's attention, with what is dropped of it in training.
+
+    >>> DroppingAttention(0.1)(*torch.zeros(3, 2, 4, 9, 8)).shape
+    torch.Size([2, 4, 9, 8])
+    """
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.dropout = dropout
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+        rate = self.dropout if self.training else 0.0
+        return F.scaled_dot_product_attention(query, key, value, mask, rate)
+
+    def extra_repr(self) -> str:
+        return f"dropout={self.dropout}"
+
+
 class ToChannels(_Moving):
     """Orientations as channels of an ordinary tensor; stacked ones are so already. `places` chooses some of them.
 

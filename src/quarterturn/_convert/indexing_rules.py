@@ -9,8 +9,18 @@ import torch
 from torch import Tensor
 
 from quarterturn import trees
-from quarterturn._convert import axis_rules, spatial_rules, strip_rules, token_rules
-from quarterturn._convert.axes import Axis, Blocks, Extra, Orientations, Position, Strips, broadcast
+from quarterturn._convert import axis_rules, head_rules, spatial_rules, strip_rules, token_rules
+from quarterturn._convert.axes import (
+    Axis,
+    Blocks,
+    Extra,
+    HeadFeatures,
+    Orientations,
+    Position,
+    Strips,
+    broadcast,
+    joined_parts,
+)
 from quarterturn._convert.function_calls import Call
 from quarterturn._convert.helper_layers import Crop
 from quarterturn._convert.position_tables import batched_table
@@ -63,6 +73,8 @@ def _take(call: Call, value: TrackedValue, axis: int, item: slice, crops: dict[i
     if is_token_axis(call.w.group.dim, held) and item.step in (None, 1):
         start, stop, _ = item.indices(value.shape[axis])
         return token_rules.take(call, value, axis, start, stop, picked)
+    if len(held) == 1 and isinstance(held[0], HeadFeatures):
+        return head_rules.part_of_heads(call.w, call.path, value, axis, item, picked)
     if len(held) == 1 and isinstance(held[0], Position):
         crops[held[0].axis] = item
         return value
@@ -138,6 +150,11 @@ def cat(call: Call) -> TrackedValue:
     if all(axis_rules.is_extra(v, dim) for v in values):
         values = [w.orientations_in_batch(v, path) for v in values]
         axes = _replaced(broadcast(others), dim, (Extra(call.example.shape[dim]),))
+        return result(values[0], w.function(torch.cat, [v.node for v in values], dim), call.example, axes=axes)
+    part = joined_parts([v.axes[dim] for v in values])
+    if part is not None:
+        values = [w.orientations_in_batch(v, path) for v in values]
+        axes = _replaced(broadcast(others), dim, (part,))
         return result(values[0], w.function(torch.cat, [v.node for v in values], dim), call.example, axes=axes)
     if strip_rules.are_strips(w, values, dim):
         return strip_rules.join(w, path, values, dim, call.example)

@@ -15,6 +15,7 @@ from quarterturn._convert.axes import (
     Extra,
     Free,
     HeadFeatures,
+    HeadPart,
     Orientations,
     Position,
     Spread,
@@ -186,7 +187,7 @@ def _along(call: Call, dim: Any) -> TrackedValue:
 def check_summed(w: EquivariantWriter, held: Axis, what: str) -> None:
     """Refuse unless an axis holds features, or all positions: a sum along it does not see how maps are turned."""
     if not held or not (
-        all(isinstance(c, Features | Extra | HeadFeatures) for c in held)
+        all(isinstance(c, Features | Extra | HeadFeatures | HeadPart) for c in held)
         or are_all_positions(w, held)
         or are_turned(w.group.exchanged, held)
     ):

@@ -8,23 +8,35 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from quarterturn._convert import head_rules
 from quarterturn._convert.axes import (
     Axis,
     Batch,
     Cut,
     Extra,
     Free,
+    HeadFeatures,
     HeadIndex,
+    HeadPart,
+    OfHeads,
     Position,
     Tokens,
     are_turned,
     axis_size,
     broadcast,
     make_axes_equal,
+    step_of,
 )
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.function_calls import Call, node_of
-from quarterturn._convert.helper_layers import Digits, FreeTokens, JoinedTokens, SomeTokens, TurnedConstant
+from quarterturn._convert.helper_layers import (
+    Digits,
+    DroppingAttention,
+    FreeTokens,
+    JoinedTokens,
+    SomeTokens,
+    TurnedConstant,
+)
 from quarterturn._convert.initial_weights import per_feature
 from quarterturn._convert.position_tables import check_sides
 from quarterturn._convert.reduction_rules import check_summed
@@ -46,6 +58,8 @@ def join(call: Call, values: Sequence[TrackedValue], dim: int) -> TrackedValue:
     w, path = call.w, call.path
     there = [v for v in values if v.kind == "oriented"]
     like = next((v for v in there if v.positions), there[0])
+    if any(isinstance(c, OfHeads) for c in like.components):
+        return _join_in_heads(call, values, dim)
     like = w.tokens(like, path)
     at = next(i for i, axis in enumerate(like.axes) if like.features in axis)
     parts: list[Axis] = []
@@ -58,20 +72,29 @@ def join(call: Call, values: Sequence[TrackedValue], dim: int) -> TrackedValue:
         held = w.tokens(value, path)
         make_equal(held.features, like.features)
         nodes.append(held.node)
-        inner = held.axes[dim]
-        if not inner:
-            parts.append((Free(1),))
-        elif len(inner) == 1 and isinstance(inner[0], Tokens):
-            parts += inner[0].parts
-        else:
-            parts.append(inner)
-    if [c for part in parts for c in part if isinstance(c, Position)] != like.positions or any(
-        isinstance(c, Position) for part in parts[:-1] for c in part
-    ):
-        raise Refusal("it joins tokens in an order that is not known: those without a position must be the first")
+        parts += _parts(held.axes[dim]) if held.axes[dim] else ((Free(1),),)
     node = w.helper(f"{path}.joined", JoinedTokens, *nodes)
-    axes = (*like.axes[:dim], (Tokens(_merged(parts)),), *like.axes[dim + 1 :])
+    axes = (*like.axes[:dim], _one_after_the_other(parts), *like.axes[dim + 1 :])
     return result(like, node, call.example, axes=axes)
+
+
+def _join_in_heads(call: Call, values: Sequence[TrackedValue], dim: int) -> TrackedValue:
+    """Tokens whose features are split into heads."""
+    if any(v.kind != "oriented" for v in values):
+        raise Refusal("it joins a parameter to heads of tokens")
+    held = [call.w.orientations_in_batch(v, call.path) for v in values]
+    outer = broadcast([(*v.axes[:dim], (), *v.axes[dim + 1 :]) for v in held])
+    parts = [part for v in held for part in _parts(v.axes[dim])]
+    node = call.w.function(torch.cat, [v.node for v in held], dim)
+    axes = (*outer[:dim], _one_after_the_other(parts), *outer[dim + 1 :])
+    return result(held[0], node, call.example, axes=axes)
+
+
+def _one_after_the_other(parts: Sequence[Axis]) -> Axis:
+    """The axis of tokens that are joined: all positions are in the last part."""
+    if any(isinstance(c, Position) for part in parts[:-1] for c in part):
+        raise Refusal("it joins tokens in an order that is not known: those without a position must be the first")
+    return (Tokens(_merged(parts)),)
 
 
 def _merged(parts: Sequence[Axis]) -> tuple[Axis, ...]:
@@ -166,6 +189,8 @@ def turned_constant(
             continue
         if len(held) == 1 and isinstance(held[0], HeadIndex):
             node = w.method("narrow", node, place, 0, w.head_size(held[0]))
+        elif len(held) == 1 and isinstance(held[0], HeadFeatures | HeadPart):
+            node = head_rules.columns(w, path, constant, place, held[0], node)
         elif is_token_axis(w.group.dim, held) or are_turned(w.group.exchanged, held):
             turned[-1] = _tokens_of(w, constant, held)
         elif not all(isinstance(c, Extra) for c in held):
@@ -183,16 +208,12 @@ def _tokens_of(w: EquivariantWriter, constant: TrackedValue, held: Axis) -> tupl
     value = replace(constant, axes=(held,))
     inside = [c for t in value.components if isinstance(t, Tokens) for part in t.parts for c in part]
     placed = [c for c in (*held, *inside) if isinstance(c, Position | Cut)]
-    steps = {axis: sorted({_step(c) for c in placed if c.axis == axis}) for axis in {c.axis for c in placed}}
-    digits = [(c.axis, steps[c.axis].index(_step(c)), c.size) for c in placed]
+    steps = {axis: sorted({step_of(c) for c in placed if c.axis == axis}) for axis in {c.axis for c in placed}}
+    digits = [(c.axis, steps[c.axis].index(step_of(c)), c.size) for c in placed]
     for number in {n for _, n, _ in digits}:
         sides = {axis: size for axis, n, size in digits if n == number}
         check_sides(w, constant, [sides.get(axis, 1) for axis in range(w.group.dim)])
     return free_tokens(value), digits
-
-
-def _step(component: Position | Cut) -> int:
-    return component.step if isinstance(component, Cut) else 1
 
 
 def meets_constants(
@@ -234,25 +255,40 @@ def batch_of(value: TrackedValue) -> Any:
 
 def attention(call: Call) -> TrackedValue:
     """torch's own attention, of each orientation by itself."""
+    if call.option(5, "is_causal", False):
+        raise Refusal("attention with an order of tokens is not known")
+    query, key, value, mask, axes = _attended(call)
+    rest = {k: v for k, v in call.kwargs.items() if k not in ("query", "key", "value", "attn_mask")}
+    rest |= dict(zip(("dropout_p", "is_causal", "scale"), call.args[4:], strict=False))
+    rest |= {} if mask is None else {"attn_mask": mask}
+    node = call.w.function(torch.nn.functional.scaled_dot_product_attention, query.node, key.node, value.node, **rest)
+    return result(query, node, call.example, axes=axes)
+
+
+def dropping_attention(call: Call) -> TrackedValue:
+    """The attention of a layer of torch, which drops some of it in training."""
+    rate = call.option(4, "dropout", 0.0)
+    query, key, value, mask, axes = _attended(call)
+    node = call.w.helper(call.path, lambda: DroppingAttention(rate), query.node, key.node, value.node, mask)
+    return result(query, node, call.example, axes=axes)
+
+
+def _attended(call: Call) -> tuple[TrackedValue, TrackedValue, TrackedValue, Any, tuple[Axis, ...]]:
+    """Queries, keys and values, what is added to their products, and the axes of the result."""
     w = call.w
     given = [call.option(i, name) for i, name in enumerate(("query", "key", "value"))]
-    mask = call.option(3, "attn_mask")
-    if call.option(5, "is_causal", False) or (mask is not None and mask.kind != "constant"):
-        raise Refusal("attention with a mask that depends on the input, or on the order of tokens, is not known")
+    mask = call.option(3, "attn_mask", call.kwargs.get("mask"))
+    if mask is not None and mask.kind != "constant":
+        raise Refusal("attention with a mask that depends on the input is not known")
     query, key, value = (w.orientations_in_batch(v, call.path) for v in given)
     make_axes_equal(query.axes[-1], key.axes[-1])
     make_axes_equal(key.axes[-2], value.axes[-2])
     check_summed(w, query.axes[-1], "sums products over")
     check_summed(w, key.axes[-2], "sums products over")
     outer = broadcast([v.axes[:-2] for v in (query, key, value)])
-    rest = {k: v for k, v in call.kwargs.items() if k not in ("query", "key", "value", "attn_mask")}
     if mask is not None:
-        rest["attn_mask"] = _mask(call, mask, replace(query, axes=(*outer, query.axes[-2], key.axes[-2])))
-    given_after = dict(zip(("dropout_p", "is_causal", "scale"), call.args[4:], strict=False))
-    node = w.function(
-        torch.nn.functional.scaled_dot_product_attention, query.node, key.node, value.node, **given_after, **rest
-    )
-    return result(query, node, call.example, axes=(*outer, query.axes[-2], value.axes[-1]))
+        mask = _mask(call, mask, replace(query, axes=(*outer, query.axes[-2], key.axes[-2])))
+    return query, key, value, mask, (*outer, query.axes[-2], value.axes[-1])
 
 
 def _mask(call: Call, mask: TrackedValue, scores: TrackedValue) -> fx.Node:

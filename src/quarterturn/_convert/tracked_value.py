@@ -22,6 +22,7 @@ from quarterturn._convert.axes import (
     Free,
     HeadFeatures,
     HeadIndex,
+    OfHeads,
     Position,
     Spread,
     Strip,
@@ -69,7 +70,7 @@ class TrackedValue:
         """The feature axis."""
         found = [c for c in self.components if isinstance(c, Features)]
         found += [c.features for c in self.components if isinstance(c, Blocks)]
-        found += dict.fromkeys(c.features for c in self.components if isinstance(c, HeadIndex | HeadFeatures))
+        found += dict.fromkeys(c.features for c in self.components if isinstance(c, OfHeads))
         if len(found) != 1:
             raise Refusal("the tensor has no feature axis here")
         return found[0]
