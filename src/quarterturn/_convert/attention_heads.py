@@ -6,7 +6,7 @@ from torch import fx
 
 from quarterturn.graph.torch_functions import name_of
 
-PRODUCTS = ("matmul", "bmm", "scaled_dot_product_attention")
+PRODUCTS = ("matmul", "bmm", "scaled_dot_product_attention", "attended")
 TAKES_APART = ("unbind", "getitem", "chunk", "split", "tensor_split", "select", "narrow")
 ENDS = ("linear", "conv2d", "softmax", "cat")  # beyond these there are other features
 FAR = 60  # nodes that are looked at

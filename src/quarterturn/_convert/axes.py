@@ -20,10 +20,27 @@ class Batch:
 
 @dataclass(frozen=True)
 class Position:
-    """An axis of the maps."""
+    """An axis of the maps, moved on cyclically by `shift` places in each orientation's own frame."""
 
     axis: int
     size: int
+    shift: int = 0
+
+
+@dataclass(frozen=True)
+class Cut:
+    """An axis of the maps was cut into blocks: which block it is, or the place inside one.
+
+    That is one digit of the position, `(position // step) % size`. Blocks may be cut again.
+    """
+
+    of: Position
+    step: int
+    size: int
+
+    @property
+    def axis(self) -> int:
+        return self.of.axis
 
 
 @dataclass(frozen=True)
@@ -120,9 +137,19 @@ class HeadFeatures:
     heads: int
 
 
+@dataclass(frozen=True, eq=False)
+class HeadPart:
+    """One of so many equal parts of the features of a head, as rotary positions take them."""
+
+    features: Features
+    heads: int
+    parts: int
+
+
 Component = (
     Batch
     | Position
+    | Cut
     | Spread
     | Strips
     | Strip
@@ -134,7 +161,9 @@ Component = (
     | Tokens
     | HeadIndex
     | HeadFeatures
+    | HeadPart
 )
+OfHeads = HeadIndex | HeadFeatures | HeadPart
 Axis = tuple[Component, ...]  # slowest first; empty for an axis of one
 
 
@@ -145,6 +174,8 @@ def size_of(component: Component) -> int:
         return component.heads
     if isinstance(component, HeadFeatures):
         return component.features.channels // component.heads
+    if isinstance(component, HeadPart):
+        return component.features.channels // component.heads // component.parts
     return component.features.channels // component.order if isinstance(component, Blocks) else component.size
 
 
@@ -206,10 +237,14 @@ def _with_ones(before: Sequence[Axis], after: tuple[Axis, ...]) -> tuple[Axis, .
 def _split(component: Component, outer: int, order: int) -> tuple[Component, Component]:
     """A component as two, of which the first, slower one has so many."""
     inner, rest = divmod(size_of(component), outer)
-    if isinstance(component, Position):
-        raise Refusal("it splits an axis of positions into blocks")
-    if rest or not isinstance(component, Features | Extra):
+    if isinstance(component, Position | Cut) and not rest:
+        of, step = (component, 1) if isinstance(component, Position) else (component.of, component.step)
+        return Cut(of, step * inner, outer), Cut(of, step, inner)
+    if rest or not isinstance(component, Features | Extra | HeadFeatures):
         raise Refusal("its new shape cannot be followed")
+    if isinstance(component, HeadFeatures):  # pairs of them, say
+        part = HeadPart(component.features, component.heads, min(outer, inner))
+        return (part, Extra(inner)) if inner < outer else (Extra(outer), part)
     if isinstance(component, Extra):
         return Extra(outer), Extra(inner)
     if inner == order:
@@ -245,13 +280,79 @@ def merged(components: Sequence[Component]) -> Axis:
             axis[-1] = Extra(before.size * component.size)
         elif isinstance(before, Blocks) and isinstance(component, Orientations):
             axis[-1] = before.features
+        elif isinstance(before, Cut) and isinstance(component, Cut) and _are_neighbours(before, component):
+            size = before.size * component.size
+            axis[-1] = component.of if size == component.of.size else Cut(component.of, component.step, size)
         elif isinstance(before, HeadIndex) and isinstance(component, HeadFeatures):
             if before.features.channels == component.features.channels:
                 make_equal(before.features, component.features)
             axis[-1] = component.features
+        elif _make_a_head(before, component) or _make_a_head(component, before):
+            part = component if isinstance(component, HeadPart) else before
+            assert isinstance(part, HeadPart)
+            axis[-1] = HeadFeatures(part.features, part.heads)
         elif size_of(component) != 1 or not isinstance(component, Extra):
             axis.append(component)
     return tuple(axis)
+
+
+def _are_neighbours(slow: Cut, fast: Cut) -> bool:
+    """Whether two digits of a position are one digit, or the position itself."""
+    return slow.of == fast.of and slow.step == fast.step * fast.size
+
+
+def are_turned(exchanged: Sequence[Sequence[int]], held: Sequence[Component]) -> bool:
+    """Whether a turn takes what is along an axis that holds these to itself, in another order.
+
+    Positions, or the same digits of them, must be there along all axes that the group exchanges.
+    """
+    if not held or not all(isinstance(c, Position | Cut) for c in held):
+        return False
+    for axes in exchanged:
+        first, *others = ([c for c in held if getattr(c, "axis", None) == a - 1] for a in axes)
+        for other in others:
+            pairs = zip(sorted(first, key=step_of), sorted(other, key=step_of), strict=False)
+            if len(first) != len(other) or not all(_are_alike(a, b) for a, b in pairs):
+                return False
+    return True
+
+
+def step_of(component: Component) -> int:
+    """How many places of the maps a digit of positions goes on."""
+    return component.step if isinstance(component, Cut) else 1
+
+
+def _are_alike(one: Component, other: Component) -> bool:
+    """Whether positions along two axes, or digits of them, are taken to one another by a turn.
+
+    Of maps whose sides differ, whole axes are, blocks with equal sides, and equally many blocks along both axes.
+    """
+    if not isinstance(one, Cut) or not isinstance(other, Cut):
+        return isinstance(one, Position) and isinstance(other, Position)
+    tops = [c.step * c.size == c.of.size for c in (one, other)]
+    same = (one.step == other.step, one.size == other.size)
+    return tops[0] == tops[1] and (all(same) or (tops[0] and any(same)))
+
+
+def _make_a_head(part: Component | None, times: Component | None) -> bool:
+    return isinstance(part, HeadPart) and isinstance(times, Extra) and part.parts == times.size
+
+
+def joined_parts(axes: Sequence[Axis]) -> HeadFeatures | HeadPart | None:
+    """What parts of a head are one after the other, or None if that is no such part."""
+    held = [axis[0] if len(axis) == 1 else None for axis in axes]
+    parts = [c for c in held if isinstance(c, HeadPart | HeadFeatures)]
+    if len(parts) < len(held) or len({c.heads for c in parts}) > 1:
+        return None
+    for other in parts[1:]:
+        make_equal(parts[0].features, other.features)
+    whole = size_of(HeadFeatures(parts[0].features, parts[0].heads))
+    count, rest = divmod(whole, sum(map(size_of, parts)))
+    if rest or not count:
+        return None
+    if count == 1:
+        return HeadFeatures(parts[0].features, parts[0].heads)
+    return HeadPart(parts[0].features, parts[0].heads, count)
 
 
 def broadcast(tensors: Sequence[Sequence[Axis]]) -> tuple[Axis, ...]:
@@ -286,8 +387,8 @@ def make_axes_equal(one: Sequence[Component], other: Sequence[Component]) -> Non
             make_equal(a, b)
         elif isinstance(a, Blocks) and isinstance(b, Blocks):
             make_equal(a.features, b.features)
-        elif isinstance(a, HeadIndex | HeadFeatures) and isinstance(b, HeadIndex | HeadFeatures):
-            if type(a) is not type(b) or a.heads != b.heads:
+        elif isinstance(a, OfHeads) and isinstance(b, OfHeads):
+            if type(a) is not type(b) or a.heads != b.heads or size_of(a) != size_of(b):
                 raise Refusal("it brings heads together that were split in different ways")
             make_equal(a.features, b.features)
         elif a != b:

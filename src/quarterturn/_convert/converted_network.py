@@ -168,7 +168,7 @@ class _Reader:
     def read(self) -> Captured:
         hint = f"{'' if self.may_decide else HINT}. {INSTEAD}"
         with in_eval_mode(self.model), torch.no_grad():
-            captured = capture(self.model, self._is_whole, self.inputs, self.may_decide, hint)
+            captured = capture(self.model, self._is_whole, self.inputs, self.may_decide, hint, write_out=True)
         called = [str(node.target) for node in captured.graph.nodes if node.op == "call_module"]
         self.search.check_used(called)
         check_examples_are_apart(captured, [path for path in self.search.parts if path not in self.tried])

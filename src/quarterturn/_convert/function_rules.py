@@ -23,10 +23,11 @@ from quarterturn._convert import (
 from quarterturn._convert.attention_heads import makes_heads
 from quarterturn._convert.axes import (
     Axis,
+    Batch,
     Blocks,
+    Cut,
     Extra,
-    HeadFeatures,
-    HeadIndex,
+    OfHeads,
     Position,
     Spread,
     axis_size,
@@ -35,6 +36,7 @@ from quarterturn._convert.axes import (
 from quarterturn._convert.computed_filters import computed_filters
 from quarterturn._convert.equivariant_writer import EquivariantWriter, pointwise_layer
 from quarterturn._convert.function_calls import Call, asks_for_sizes, node_of, same_call
+from quarterturn._convert.one_example import depends_on_examples, of_one_example
 from quarterturn._convert.position_tables import is_table, position_table
 from quarterturn._convert.tracked_value import (
     TrackedValue,
@@ -138,6 +140,8 @@ def _of_numbers(
     if asks_for_sizes(node):  # of a parameter: where it is used as it is, they are the same
         return number(example, example) if isinstance(example, int) else tuple(number(n, n) for n in example)
     constants = [v for v in values if v.kind == "constant"]
+    if depends_on_examples(values) and not any(v.source for v in constants):
+        return of_one_example(w, node, args, kwargs, values, example)
     if constants and isinstance(example, Tensor | tuple):
         names = tuple(dict.fromkeys(name for v in constants for name in v.names))
         detached = name_of(node.target) == "detach" or all(v.detached for v in constants)
@@ -150,7 +154,7 @@ def _of_numbers(
             return replace(constant, computed=lambda find: same_call(w, node, args, kwargs, find))
         if name_of(node.target) == "expand" and _expands_by_itself(node):
             return constants[0]
-        if name_of(node.target) == "expand" and constants[0].shape == (1, *constant.shape[1:]):  # for each example
+        if name_of(node.target) in ("expand", "repeat") and _is_one_for_each_example(constants[0], constant):
             return replace(constant, source=constants[0].source)
         return constant if isinstance(example, Tensor) else _results(w, constant)
     if any(v.kind == "number" and v.node is None for v in values):
@@ -159,6 +163,12 @@ def _of_numbers(
         return number(example)
     new = same_call(w, node, args, kwargs)
     return TrackedValue("constant", new, example) if isinstance(example, Tensor) else number(example, new)
+
+
+def _is_one_for_each_example(before: TrackedValue, after: TrackedValue) -> bool:
+    """Whether a constant has been repeated along its first axis alone."""
+    missing = len(after.shape) - len(before.shape)
+    return missing >= 0 and (*[1] * missing, *before.shape) == (1, *after.shape[1:])
 
 
 def _results(w: EquivariantWriter, constant: TrackedValue) -> tuple[TrackedValue, ...]:
@@ -239,7 +249,9 @@ def _sizes(call: Call) -> Any:
         if is_token_axis(call.w.group.dim, axis) and value.form in ("tokens", "in_batch"):
             place = 2 if value.form == "tokens" else value.axes.index(axis)
             return replace(number(size, call.w.method("size", value.node, place)), axes=(axis,))
-        same = all(isinstance(c, Extra | Spread) for c in axis)  # numbers of features and examples differ there
+        if axis and isinstance(axis[0], Batch) and all(isinstance(c, Position | Cut) for c in axis[1:]):
+            return replace(number(size), axes=(axis,), for_one=axis_size(axis[1:]))
+        same = all(isinstance(c, Extra | Spread | Cut) for c in axis)  # numbers of features and examples differ there
         return replace(number(size, size if same else None), axes=(axis,))
 
     if asked is not None:
@@ -261,6 +273,8 @@ def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
     strips = _are_alike_strips(list(tensors.values()))
     if not strips:
         tensors = {key: w.strip_as_maps(v, path) for key, v in tensors.items()}
+    if len({(p.axis, p.shift) for v in tensors.values() for p in v.positions if p.size > 1}) > w.group.dim:
+        tensors = {key: w.moved_on(v, path) for key, v in tensors.items()}  # some of them are shifted
     axes = broadcast([v.axes for v in tensors.values()])
     if tuple(map(axis_size, axes)) != tuple(call.example.shape) and len(tensors) == len(values):
         raise Refusal("it expands tensors that meet none of that size")
@@ -300,19 +314,21 @@ def _are_alike_strips(tensors: list[TrackedValue]) -> bool:
 
 
 def _has_heads(axes: Sequence[Axis]) -> bool:
-    return any(isinstance(c, HeadIndex | HeadFeatures) for axis in axes for c in axis)
+    return any(isinstance(c, OfHeads) for axis in axes for c in axis)
 
 
 def _on_heads(call: Call, value: TrackedValue, constants: list[TrackedValue]) -> TrackedValue:
     """Numbers for each head or for each pair of tokens meet what attention computes."""
     w = call.w
+    if tuple(call.example.shape) != value.shape:
+        raise Refusal(f"{named(constants[0])} makes a tensor of heads larger")
     value = w.orientations_in_batch(value, call.path)
-    node, found = token_rules.meets_constants(w, call.path, value, constants)
+    node, found, count = token_rules.meets_constants(w, call.path, value, constants)
 
     def find(other: TrackedValue) -> Any:
         return found.get(id(other)) or (node_of(other) if other.kind in ("constant", "number") else node)
 
-    out = w.method("flatten", same_call(w, call.node, call.args, call.kwargs, find), 0, 1)
+    out = w.method("flatten", same_call(w, call.node, call.args, call.kwargs, find), 0, count - 1)
     return result(value, out, call.example)
 
 
@@ -448,8 +464,6 @@ def _pad(call: Call) -> TrackedValue:
     amounts = [v.example if isinstance(v, TrackedValue) else v for v in given]
     if values_in(given):
         call.w.notes.append(f"{call.path}: pads by {amounts}, as for the size of the example")
-    while len(amounts) > 2 * call.w.group.dim and amounts[-2:] == [0, 0]:
-        amounts = amounts[:-2]
     mode, fill, path = call.option(2, "mode", "constant"), call.option(3, "value"), call.w.free(call.path)
     return spatial_rules.pad(call.w, path, amounts, mode, fill, call.value, call.example)
 
@@ -468,6 +482,15 @@ def _reshape(call: Call) -> TrackedValue:
 def _permute(call: Call) -> TrackedValue:
     order = permutation(str(call.name), len(call.value.axes), call.args[1:], call.kwargs)
     return axis_rules.permute(call.w, call.path, call.value, order, call.example)
+
+
+def _roll(call: Call) -> TrackedValue:
+    counts, dims = call.option(1, "shifts"), call.option(2, "dims")
+    counts, dims = ((n,) if isinstance(n, int) else n for n in (counts, dims))
+    if dims is None or not all(isinstance(n, int) for n in (*counts, *dims)):
+        raise Refusal("it moves numbers on by amounts that are computed, or along no axis")
+    shifts = {d % len(call.value.axes): n for d, n in zip(dims, counts, strict=True)}
+    return axis_rules.shift(call.w, call.path, call.value, shifts, call.example)
 
 
 def _unsqueeze(call: Call) -> TrackedValue:
@@ -535,6 +558,7 @@ FUNCTION_RULES: dict[str | None, Callable[[Call], Any]] = {
     **dict.fromkeys(("softmax", "log_softmax"), reduction_rules.softmax),
     **dict.fromkeys(("expand", "expand_as"), _expand),
     "repeat": _repeat,
+    "roll": _roll,
     "normalize": reduction_rules.normalize,
     "unsqueeze": _unsqueeze,
     "squeeze": _squeeze,
@@ -543,6 +567,7 @@ FUNCTION_RULES: dict[str | None, Callable[[Call], Any]] = {
     "narrow": indexing_rules.narrow,
     "stack": indexing_rules.stack,
     "scaled_dot_product_attention": token_rules.attention,
+    "attended": token_rules.dropping_attention,
     "glu": _glu,
     "matmul": reduction_rules.matmul,
     "bmm": reduction_rules.matmul,

@@ -9,8 +9,18 @@ import torch
 from torch import Tensor
 
 from quarterturn import trees
-from quarterturn._convert import axis_rules, spatial_rules, strip_rules, token_rules
-from quarterturn._convert.axes import Axis, Blocks, Extra, Orientations, Position, Strips, broadcast
+from quarterturn._convert import axis_rules, head_rules, spatial_rules, strip_rules, token_rules
+from quarterturn._convert.axes import (
+    Axis,
+    Blocks,
+    Extra,
+    HeadFeatures,
+    Orientations,
+    Position,
+    Strips,
+    broadcast,
+    joined_parts,
+)
 from quarterturn._convert.function_calls import Call
 from quarterturn._convert.helper_layers import Crop
 from quarterturn._convert.position_tables import batched_table
@@ -45,7 +55,7 @@ def getitem(call: Call) -> TrackedValue:
             raise Refusal("it picks by a list or a tensor")
     if crops:
         slices = [crops.get(i, slice(None)) for i in range(w.group.dim)]
-        value = spatial_rules.each_orientation(w, w.free(call.path), Crop(slices), value, call.example)
+        value = spatial_rules.on_maps(w, w.free(call.path), Crop(slices), value, call.example)
     return replace(value, example=call.example)
 
 
@@ -55,12 +65,16 @@ def _take(call: Call, value: TrackedValue, axis: int, item: slice, crops: dict[i
         value = call.w.without_blocks(value, call.path)
     held = value.axes[axis]
     picked = value.example[(*[slice(None)] * axis, item)]
+    if picked.shape == value.shape and item.step in (None, 1):  # all of it
+        return value
     if len(held) == 1 and isinstance(held[0], Features) and item.step in (None, 1):
         start, stop, _ = item.indices(value.shape[axis])
         return axis_rules.some_features(call.w, call.path, value, start, stop, picked)
     if is_token_axis(call.w.group.dim, held) and item.step in (None, 1):
         start, stop, _ = item.indices(value.shape[axis])
         return token_rules.take(call, value, axis, start, stop, picked)
+    if len(held) == 1 and isinstance(held[0], HeadFeatures):
+        return head_rules.part_of_heads(call.w, call.path, value, axis, item, picked)
     if len(held) == 1 and isinstance(held[0], Position):
         crops[held[0].axis] = item
         return value
@@ -136,6 +150,11 @@ def cat(call: Call) -> TrackedValue:
     if all(axis_rules.is_extra(v, dim) for v in values):
         values = [w.orientations_in_batch(v, path) for v in values]
         axes = _replaced(broadcast(others), dim, (Extra(call.example.shape[dim]),))
+        return result(values[0], w.function(torch.cat, [v.node for v in values], dim), call.example, axes=axes)
+    part = joined_parts([v.axes[dim] for v in values])
+    if part is not None:
+        values = [w.orientations_in_batch(v, path) for v in values]
+        axes = _replaced(broadcast(others), dim, (part,))
         return result(values[0], w.function(torch.cat, [v.node for v in values], dim), call.example, axes=axes)
     if strip_rules.are_strips(w, values, dim):
         return strip_rules.join(w, path, values, dim, call.example)

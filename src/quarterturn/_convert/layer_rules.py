@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from quarterturn._convert.axes import HeadFeatures
 from quarterturn._convert.axis_rules import glu, reshape
 from quarterturn._convert.convolution_rules import (
     convolution_layer,
@@ -14,7 +15,7 @@ from quarterturn._convert.convolution_rules import (
 )
 from quarterturn._convert.equivariant_writer import EquivariantWriter, pointwise_layer
 from quarterturn._convert.initial_weights import per_feature
-from quarterturn._convert.norm_rules import batch_norm, group_norm, instance_norm, layer_norm
+from quarterturn._convert.norm_rules import batch_norm, group_norm, instance_norm, layer_norm, of_heads
 from quarterturn._convert.reduction_rules import check_summed
 from quarterturn._convert.spatial_rules import (
     adaptive_pool,
@@ -76,6 +77,8 @@ def _rms_norm(
     w: EquivariantWriter, path: str, module: nn.RMSNorm, value: TrackedValue, example: Tensor
 ) -> TrackedValue:
     value = w.orientations_in_batch(value, path)
+    if len(module.normalized_shape) == 1 and any(isinstance(c, HeadFeatures) for c in value.axes[-1]):
+        return of_heads(w, path, module, value, example)
     features = value.features
     if len(module.normalized_shape) != 1 or value.axes[-1] != (features,):
         raise Refusal("it normalises over other axes than the features")

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quarterturn._convert.axes import Blocks, Orientations, Strips
+from quarterturn._convert.axes import Blocks, HeadFeatures, Orientations, Strips
 from quarterturn._convert.equivariant_writer import EquivariantWriter, pointwise_layer
 from quarterturn._convert.initial_weights import per_feature
 from quarterturn._convert.tracked_value import TrackedValue, is_features_first, result
@@ -75,6 +75,8 @@ def layer_norm(w: EquivariantWriter, path: str, module: Any, value: TrackedValue
     value = w.with_orientations(value, path)
     count = len(module.normalized_shape)
     held = [c for axis in value.axes[len(value.axes) - count :] for c in axis]
+    if len(held) == 1 and isinstance(held[0], HeadFeatures):
+        return of_heads(w, path, module, value, example)
     features = value.features
     whole = len(held) == 1 + w.group.dim and features in held
     blocks = len(held) == 1 and isinstance(held[0], Blocks)  # the orientations were split off: it is one of ours
@@ -93,6 +95,30 @@ def layer_norm(w: EquivariantWriter, path: str, module: Any, value: TrackedValue
             return GroupNorm(w.group, 1, w.widths.of(features), module.eps, False, w.rotate)
         layer = LayerNorm(w.group, w.widths.of(features), module.eps, affine, w.rotate, **_placed(module))
         return _filled(w, layer, module, features, inner=not blocks)
+
+    return result(value, w.layer(path, make, value.node), example)
+
+
+def of_heads(w: EquivariantWriter, path: str, module: Any, value: TrackedValue, example: Tensor) -> TrackedValue:
+    """A layer norm or rms norm over the features of each head, in each orientation by itself."""
+    value = w.orientations_in_batch(value, path)
+    held = value.axes[-1][0]
+    assert isinstance(held, HeadFeatures)
+    kind = nn.LayerNorm if isinstance(module, nn.LayerNorm) or hasattr(module, "bias") else nn.RMSNorm
+
+    def make() -> nn.Module:
+        size = w.head_size(held).number()
+        layer: Any = kind(size, module.eps, elementwise_affine=module.weight is not None, **_placed(module))
+        for name in ("weight", "bias"):
+            old = getattr(module, name, None)
+            if getattr(layer, name, None) is None:
+                continue
+            if old is None:
+                layer.bias = None
+                continue
+            with torch.no_grad():
+                getattr(layer, name).copy_(old[[place * len(old) // size for place in range(size)]])
+        return layer
 
     return result(value, w.layer(path, make, value.node), example)
 

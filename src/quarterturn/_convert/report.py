@@ -1,10 +1,10 @@
 """What `convert` did, as a table: what the network cost before and after, what was rounded and what is as it was."""
 
+import operator
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from quarterturn.cost import Cost, Ours, Work, aligned, short
 from quarterturn.groups import Group
@@ -64,20 +64,27 @@ def rolled_share(
 ) -> float:
     """The share of the old network's work in layers that are one of ours under the same name in the new network.
 
-    What a module's own code multiplies counts as one of ours where its parameter became a layer, as `block.filters`, or
-    where it uses the weight of a layer that it does not call.
+    Where the old network's code uses the weight of a layer that it does not call, or a parameter that became a layer,
+    what these multiply is counted.
     """
-    known = {path for path, _ in old.named_modules(remove_duplicate=False)}
-    ours = {path for path, module in new.named_modules(remove_duplicate=False) if isinstance(module, Ours)}
-    of_parameters = {path.rpartition(".")[0] for path in ours - known}
-    rolled = sum(w.multiply_adds for w in work if w.path in {*ours, *of_parameters, *heads})
     called = {w.path for w in work}
+    ours = {path for path, module in new.named_modules(remove_duplicate=False) if isinstance(module, Ours)}
+    rolled = sum(w.multiply_adds for w in work if w.path in {*ours, *heads})
     for w in new_work:
-        if w.path in ours & known - called and isinstance(w.layer, Ours):
+        if w.path in ours - called and isinstance(w.layer, Ours):
             rows = w.multiply_adds / (w.layer.weight.numel() * w.layer.group.order)
-            weight: Any = old.get_submodule(w.path).weight
-            rolled += rows * weight.numel()
+            rolled += rows * _weight_of(old, w.path)
     return rolled / (sum(w.multiply_adds for w in work) or 1.0)
+
+
+def _weight_of(model: nn.Module, path: str) -> int:
+    """How many weights the old network has there, as a layer or as a parameter; none, if the layer is a new one."""
+    try:
+        found = operator.attrgetter(path)(model)
+    except AttributeError:
+        return 0
+    weight = getattr(found, "weight", found)
+    return weight.numel() if isinstance(weight, Tensor) else 0
 
 
 def kept_parts(

@@ -8,21 +8,35 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from quarterturn._convert import head_rules
 from quarterturn._convert.axes import (
     Axis,
     Batch,
+    Cut,
     Extra,
     Free,
+    HeadFeatures,
     HeadIndex,
+    HeadPart,
+    OfHeads,
     Position,
     Tokens,
+    are_turned,
     axis_size,
     broadcast,
     make_axes_equal,
+    step_of,
 )
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.function_calls import Call, node_of
-from quarterturn._convert.helper_layers import FreeTokens, JoinedTokens, SomeTokens, TurnedConstant
+from quarterturn._convert.helper_layers import (
+    Digits,
+    DroppingAttention,
+    FreeTokens,
+    JoinedTokens,
+    SomeTokens,
+    TurnedConstant,
+)
 from quarterturn._convert.initial_weights import per_feature
 from quarterturn._convert.position_tables import check_sides
 from quarterturn._convert.reduction_rules import check_summed
@@ -44,6 +58,8 @@ def join(call: Call, values: Sequence[TrackedValue], dim: int) -> TrackedValue:
     w, path = call.w, call.path
     there = [v for v in values if v.kind == "oriented"]
     like = next((v for v in there if v.positions), there[0])
+    if any(isinstance(c, OfHeads) for c in like.components):
+        return _join_in_heads(call, values, dim)
     like = w.tokens(like, path)
     at = next(i for i, axis in enumerate(like.axes) if like.features in axis)
     parts: list[Axis] = []
@@ -56,20 +72,29 @@ def join(call: Call, values: Sequence[TrackedValue], dim: int) -> TrackedValue:
         held = w.tokens(value, path)
         make_equal(held.features, like.features)
         nodes.append(held.node)
-        inner = held.axes[dim]
-        if not inner:
-            parts.append((Free(1),))
-        elif len(inner) == 1 and isinstance(inner[0], Tokens):
-            parts += inner[0].parts
-        else:
-            parts.append(inner)
-    if [c for part in parts for c in part if isinstance(c, Position)] != like.positions or any(
-        isinstance(c, Position) for part in parts[:-1] for c in part
-    ):
-        raise Refusal("it joins tokens in an order that is not known: those without a position must be the first")
+        parts += _parts(held.axes[dim]) if held.axes[dim] else ((Free(1),),)
     node = w.helper(f"{path}.joined", JoinedTokens, *nodes)
-    axes = (*like.axes[:dim], (Tokens(_merged(parts)),), *like.axes[dim + 1 :])
+    axes = (*like.axes[:dim], _one_after_the_other(parts), *like.axes[dim + 1 :])
     return result(like, node, call.example, axes=axes)
+
+
+def _join_in_heads(call: Call, values: Sequence[TrackedValue], dim: int) -> TrackedValue:
+    """Tokens whose features are split into heads."""
+    if any(v.kind != "oriented" for v in values):
+        raise Refusal("it joins a parameter to heads of tokens")
+    held = [call.w.orientations_in_batch(v, call.path) for v in values]
+    outer = broadcast([(*v.axes[:dim], (), *v.axes[dim + 1 :]) for v in held])
+    parts = [part for v in held for part in _parts(v.axes[dim])]
+    node = call.w.function(torch.cat, [v.node for v in held], dim)
+    axes = (*outer[:dim], _one_after_the_other(parts), *outer[dim + 1 :])
+    return result(held[0], node, call.example, axes=axes)
+
+
+def _one_after_the_other(parts: Sequence[Axis]) -> Axis:
+    """The axis of tokens that are joined: all positions are in the last part."""
+    if any(isinstance(c, Position) for part in parts[:-1] for c in part):
+        raise Refusal("it joins tokens in an order that is not known: those without a position must be the first")
+    return (Tokens(_merged(parts)),)
 
 
 def _merged(parts: Sequence[Axis]) -> tuple[Axis, ...]:
@@ -156,22 +181,21 @@ def turned_constant(
     shape = constant.shape
     ahead = len(axes) - len(shape)
     node = node_of(constant)
-    turned: list[tuple[int, Sequence[int]] | None] = []
+    turned: list[tuple[int, Digits] | None] = []
     for place, size in enumerate(shape):
-        held = axes[place + ahead]
+        held = tuple(c for c in axes[place + ahead] if not isinstance(c, Batch))
         turned.append(None)
         if size == 1:
             continue
         if len(held) == 1 and isinstance(held[0], HeadIndex):
             node = w.method("narrow", node, place, 0, w.head_size(held[0]))
-        elif is_token_axis(w.group.dim, held):
-            value = replace(constant, axes=(held,))
-            grid = [p.size for p in value.positions_in_order]
-            check_sides(w, constant, grid)
-            turned[-1] = (free_tokens(value), grid)
+        elif len(held) == 1 and isinstance(held[0], HeadFeatures | HeadPart):
+            node = head_rules.columns(w, path, constant, place, held[0], node)
+        elif is_token_axis(w.group.dim, held) or are_turned(w.group.exchanged, held):
+            turned[-1] = _tokens_of(w, constant, held)
         elif not all(isinstance(c, Extra) for c in held):
             raise Refusal(f"{named(constant)} has a number for each part of an axis that is not known here")
-    if len(shape) == len(axes):
+    if not ahead and shape[0] == 1:
         node, turned = w.method("squeeze", node, 0), turned[1:]  # one for all examples
     if not any(turned):
         return node, False
@@ -179,25 +203,47 @@ def turned_constant(
     return w.helper(f"{path}.turned", lambda: layer.to(constant.example.device), node), True
 
 
+def _tokens_of(w: EquivariantWriter, constant: TrackedValue, held: Axis) -> tuple[int, Digits]:
+    """How many tokens along an axis have no position, and the digits of the positions of the others."""
+    value = replace(constant, axes=(held,))
+    inside = [c for t in value.components if isinstance(t, Tokens) for part in t.parts for c in part]
+    placed = [c for c in (*held, *inside) if isinstance(c, Position | Cut)]
+    steps = {axis: sorted({step_of(c) for c in placed if c.axis == axis}) for axis in {c.axis for c in placed}}
+    digits = [(c.axis, steps[c.axis].index(step_of(c)), c.size) for c in placed]
+    for number in {n for _, n, _ in digits}:
+        sides = {axis: size for axis, n, size in digits if n == number}
+        check_sides(w, constant, [sides.get(axis, 1) for axis in range(w.group.dim)])
+    return free_tokens(value), digits
+
+
 def meets_constants(
     w: EquivariantWriter, path: str, value: TrackedValue, constants: Sequence[TrackedValue]
-) -> tuple[fx.Node, dict[int, fx.Node]]:
+) -> tuple[fx.Node, dict[int, fx.Node], int]:
     """A tensor with orientations in the batch, and constants: the nodes for a function that works number by number.
 
-    In the first one orientations have an axis of their own, the second.
+    In the first one examples, orientations and blocks, if these were beside examples, have an axis each: so many.
     """
-    if value.axes[0] != (batch_of(value),):
-        raise Refusal(f"{named(constants[0])} meets examples and positions in one axis")
+    blocks = _blocks_beside_examples(value.axes, constants[0])
     order = 1 if w.rotate == "maps" else w.group.order
     found: dict[int, fx.Node] = {}
+    rank = len(value.axes) - 1 + bool(blocks)
     for constant in constants:
         node, is_turned = turned_constant(w, path, constant, value.axes)
-        rank = len(value.axes) - 1
-        missing = rank - min(len(constant.shape), rank)
-        for _ in range(missing if is_turned else 0):
+        known = len(constant.shape) - (len(constant.shape) == len(value.axes) and constant.shape[0] == 1)
+        for _ in range(rank - known if is_turned else 0):
             node = w.method("unsqueeze", node, 1)
         found[id(constant)] = node
-    return w.method("unflatten", value.node, 0, (-1, order)), found
+    apart = [-1, order, axis_size(blocks)] if blocks else [-1, order]
+    return w.method("unflatten", value.node, 0, apart), found, len(apart)
+
+
+def _blocks_beside_examples(axes: Sequence[Axis], constant: TrackedValue) -> Axis:
+    """What the first axis holds beside examples: blocks of maps."""
+    first, *blocks = axes[0] or (None,)
+    beside = len(constant.shape) == len(axes) and constant.shape[0] not in (1, axis_size(tuple(blocks)))
+    if not isinstance(first, Batch) or beside or not all(isinstance(c, Position | Cut) for c in blocks):
+        raise Refusal(f"{named(constant)} meets examples and positions in one axis")
+    return tuple(blocks)
 
 
 def batch_of(value: TrackedValue) -> Any:
@@ -209,36 +255,58 @@ def batch_of(value: TrackedValue) -> Any:
 
 def attention(call: Call) -> TrackedValue:
     """torch's own attention, of each orientation by itself."""
+    if call.option(5, "is_causal", False):
+        raise Refusal("attention with an order of tokens is not known")
+    query, key, value, mask, axes = _attended(call)
+    rest = {k: v for k, v in call.kwargs.items() if k not in ("query", "key", "value", "attn_mask")}
+    rest |= dict(zip(("dropout_p", "is_causal", "scale"), call.args[4:], strict=False))
+    rest |= {} if mask is None else {"attn_mask": mask}
+    node = call.w.function(torch.nn.functional.scaled_dot_product_attention, query.node, key.node, value.node, **rest)
+    return result(query, node, call.example, axes=axes)
+
+
+def dropping_attention(call: Call) -> TrackedValue:
+    """The attention of a layer of torch, which drops some of it in training."""
+    rate = call.option(4, "dropout", 0.0)
+    query, key, value, mask, axes = _attended(call)
+    node = call.w.helper(call.path, lambda: DroppingAttention(rate), query.node, key.node, value.node, mask)
+    return result(query, node, call.example, axes=axes)
+
+
+def _attended(call: Call) -> tuple[TrackedValue, TrackedValue, TrackedValue, Any, tuple[Axis, ...]]:
+    """Queries, keys and values, what is added to their products, and the axes of the result."""
     w = call.w
     given = [call.option(i, name) for i, name in enumerate(("query", "key", "value"))]
-    mask = call.option(3, "attn_mask")
-    if call.option(5, "is_causal", False) or (mask is not None and mask.kind != "constant"):
-        raise Refusal("attention with a mask that depends on the input, or on the order of tokens, is not known")
+    mask = call.option(3, "attn_mask", call.kwargs.get("mask"))
+    if mask is not None and mask.kind != "constant":
+        raise Refusal("attention with a mask that depends on the input is not known")
     query, key, value = (w.orientations_in_batch(v, call.path) for v in given)
     make_axes_equal(query.axes[-1], key.axes[-1])
     make_axes_equal(key.axes[-2], value.axes[-2])
     check_summed(w, query.axes[-1], "sums products over")
     check_summed(w, key.axes[-2], "sums products over")
     outer = broadcast([v.axes[:-2] for v in (query, key, value)])
-    rest = {k: v for k, v in call.kwargs.items() if k not in ("query", "key", "value", "attn_mask")}
     if mask is not None:
-        rest["attn_mask"] = _mask(call, mask, replace(query, axes=(*outer, query.axes[-2], key.axes[-2])))
-    given_after = dict(zip(("dropout_p", "is_causal", "scale"), call.args[4:], strict=False))
-    node = w.function(
-        torch.nn.functional.scaled_dot_product_attention, query.node, key.node, value.node, **given_after, **rest
-    )
-    return result(query, node, call.example, axes=(*outer, query.axes[-2], value.axes[-1]))
+        mask = _mask(call, mask, replace(query, axes=(*outer, query.axes[-2], key.axes[-2])))
+    return query, key, value, mask, (*outer, query.axes[-2], value.axes[-1])
 
 
 def _mask(call: Call, mask: TrackedValue, scores: TrackedValue) -> fx.Node:
     """What is added to the products of queries and keys, for every example and orientation."""
     w = call.w
-    if scores.axes[0] != (batch_of(scores),) or (len(mask.shape) == len(scores.axes) and mask.shape[0] != 1):
-        raise Refusal("attention with a bias for each example is not known")
+    blocks = _blocks_beside_examples(scores.axes, mask)
     node, is_turned = turned_constant(w, call.path, mask, scores.axes)
-    if not is_turned or w.rotate == "maps":
+    ones = [1] * (len(scores.axes) - 1)
+    order, count = 1 if w.rotate == "maps" else w.group.order, axis_size(blocks)
+    with_blocks = len(mask.shape) == len(scores.axes) and mask.shape[0] > 1
+    if not is_turned or (order == 1 and not with_blocks):
         return w.method("squeeze", node, 0) if is_turned else node
-    for _ in range(len(scores.axes) - 1 - min(len(mask.shape), len(scores.axes) - 1)):
+    known = len(mask.shape) - (len(mask.shape) == len(scores.axes) and mask.shape[0] == 1)
+    for _ in range(len(ones) + with_blocks - known):
         node = w.method("unsqueeze", node, 1)
-    examples = w.function(operator.floordiv, w.method("size", scores.node, 0), w.group.order)
-    return w.method("repeat", node, examples, *[1] * (len(scores.axes) - 1))
+    if with_blocks:
+        node = w.method("flatten", node, 0, 1)
+    elif count > 1:
+        node = w.method("repeat_interleave", node, count, 0)
+    examples = w.function(operator.floordiv, w.method("size", scores.node, 0), order * count)
+    return w.method("repeat", node, examples, *ones)

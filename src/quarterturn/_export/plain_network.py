@@ -53,7 +53,8 @@ def to_plain(
         if example is not None:
             _check_that_it_takes(model, example)
         parts = {module.part for module in model.modules() if isinstance(module, PlainPart)}
-        captured = capture(model, lambda module: module in parts or _is_whole(module), inputs, hint=HINT)
+        written = isinstance(model, fx.GraphModule) and not dynamic  # what decides there are functions of sizes alone
+        captured = capture(model, lambda module: module in parts or _is_whole(module), inputs, written, HINT)
         writer = PlainWriter(dynamic, next((p.dtype for p in model.parameters()), torch.get_default_dtype()))
         rewrite(captured, PlainRewriter(captured, writer), "these parts of the network cannot be converted")
         plain = writer.finish().to(next((p.device for p in model.parameters()), "cpu"))

@@ -4,6 +4,7 @@ Tracing runs the network's Python code once. Where an example is given every ste
 the code may ask for numbers of axes and, where it is allowed to, decide by sizes.
 """
 
+import functools
 import inspect
 import operator
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from torch import Tensor, fx, nn
 
 from quarterturn.errors import ConversionError
 from quarterturn.graph.refusal import RefusedParts
+from quarterturn.graph.written_out import FOLLOWED, WRITTEN_OUT
 
 OF_SIZES = ("shape", "nbytes")  # what else a tensor says of itself holds for every size
 # Attributes of tensors of real numbers that are tensors, as the methods that give the same.
@@ -73,13 +75,15 @@ def capture(
     inputs: Sequence[Tensor] | None = None,
     may_decide: bool = False,
     hint: str = "",
+    write_out: bool = False,
 ) -> Captured:
     """Trace the network, in the mode that it is in.
 
-    Layers of torch, and those that are `is_whole`, are one node each. With `may_decide` the network's code may decide
-    by the sizes of the inputs. `hint` ends the message for code that cannot be followed.
+    Layers of torch, and those that are `is_whole`, are one node each; with `write_out`, those that are made of other
+    layers are not. With `may_decide` the network's code may decide by the sizes of the inputs. `hint` ends the message
+    for code that cannot be followed.
     """
-    tracer = _Tracer(is_whole, None if inputs is None else [x.clone() for x in inputs], may_decide)
+    tracer = _Tracer(is_whole, None if inputs is None else [x.clone() for x in inputs], may_decide, write_out)
     try:
         with _without_stand_ins(model):
             graph = tracer.trace(model)
@@ -203,9 +207,15 @@ class _Example(fx.Proxy):
 class _Tracer(fx.Tracer):
     proxy_buffer_attributes = True  # buffers change, as parameters do, so they are read like these
 
-    def __init__(self, is_whole: Callable[[nn.Module], bool], inputs: list[Tensor] | None, may_decide: bool) -> None:
+    def __init__(
+        self,
+        is_whole: Callable[[nn.Module], bool],
+        inputs: list[Tensor] | None,
+        may_decide: bool,
+        write_out: bool = False,
+    ) -> None:
         super().__init__()
-        self.is_whole, self.inputs, self.may_decide = is_whole, inputs, may_decide
+        self.is_whole, self.inputs, self.may_decide, self.write_out = is_whole, inputs, may_decide, write_out
         self.examples: dict[fx.Node, Any] = {}
         self.owners: dict[fx.Node, str] = {}
         self.inside: list[str] = [""]
@@ -216,7 +226,11 @@ class _Tracer(fx.Tracer):
         self.running = False  # a step on the example: not to be traced
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return self.is_whole(m) or super().is_leaf_module(m, module_qualified_name)
+        if self.is_whole(m):
+            return True
+        if self.write_out and isinstance(m, (*FOLLOWED, *WRITTEN_OUT)):
+            return False
+        return super().is_leaf_module(m, module_qualified_name)
 
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -224,6 +238,9 @@ class _Tracer(fx.Tracer):
         if self.running:
             return forward(*args, **kwargs)
         path = self.path_of_module(m)
+        written = next((code for kind, code in WRITTEN_OUT.items() if isinstance(m, kind)), None)
+        if written is not None and not self.is_leaf_module(m, path):
+            forward = functools.partial(written, m)
         self.callers.setdefault(path, self.inside[-1])
         self.inside.append(path)
         try:

@@ -32,7 +32,7 @@ METHODS = {
     "relu", "sigmoid", "tanh", "abs", "square", "sqrt", "rsqrt", "exp", "log", "neg", "pow", "add", "sub", "mul",
     "div", "clamp", "clamp_min", "clamp_max", "contiguous", "clone", "detach", "float", "half", "double", "type", "to",
     "reciprocal", "addcmul", "hardswish", "silu", "sign", "sin", "cos", "erf", "log1p", "expm1", "floor", "ceil",
-    "round", "gt", "ge", "lt", "le",
+    "round", "type_as", "gt", "ge", "lt", "le",
 }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ def to_batch(x: Tensor, order: int, places: Tensor | None = None) -> Tensor:
     >>> to_batch(torch.zeros(2, 9, 32), 4).shape
     torch.Size([2, 4, 9, 8])
     """
-    if _suits(x, places):
+    if in_kernel(x):
         return _moved(x, order, places, back=False)
     split = x.unflatten(-1, (-1, order)).movedim(-1, 1)
     return split if places is None else torch.take_along_dim(split, places.argsort(1)[None, :, :, None], 2)
@@ -32,19 +32,19 @@ def to_features(x: Tensor, places: Tensor | None = None) -> Tensor:
     >>> to_features(torch.zeros(2, 4, 9, 8)).shape
     torch.Size([2, 9, 32])
     """
-    if _suits(x, places):
+    if in_kernel(x):
         return _moved(x, x.shape[1], places, back=True)
     there = x if places is None else torch.take_along_dim(x, places[None, :, :, None], 2)
     return there.movedim(1, -1).flatten(-2)
 
 
-def _suits(x: Tensor, places: Tensor | None) -> bool:
-    """Whether the kernel may move these tokens: dense float32 on the CPU, and nobody but autograd looks."""
+def in_kernel(x: Tensor) -> bool:
+    """Whether the kernel moves these tokens: dense float32 on the CPU, and nobody but autograd looks."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch.onnx.is_in_onnx_export():
         return False
     if type(x) is not Tensor or x.device.type != "cpu" or x.dtype is not torch.float32 or x.numel() == 0:
         return False
-    if not x.is_contiguous() or x.is_neg() or not (places is None or places.is_contiguous()):
+    if not x.is_contiguous() or x.is_neg():
         return False
     return not dispatch_modes() and outside_transforms(x) and library() is not None
 
@@ -62,7 +62,7 @@ def _move(x: Tensor, order: int, places: Tensor | None, back: bool) -> Tensor:
     n, tokens, features = (len(x), x.shape[2], x.shape[3]) if back else (*x.shape[:2], x.shape[2] // order)
     y = x.new_empty(n, tokens, features * order) if back else x.new_empty(n, order, tokens, features)
     report("copy to another layout", x, y)
-    code.beside(x, y, features, order, places, back)
+    code.beside(x, y, features, order, None if places is None else places.contiguous(), back)
     return y
 
 
