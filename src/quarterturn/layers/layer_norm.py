@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from quarterturn.kernel import dispatch_modes, outside_transforms
-from quarterturn.kernel.library import Library, library
+from quarterturn.kernel.library import library
 from quarterturn.kernel.watch import report
 from quarterturn.layers.batch_norm import gradients
 
@@ -23,9 +23,10 @@ def stacked_layer_norm(
     >>> bool(y.unflatten(-1, (3, 4)).mean(-2).abs().max() < 1e-5)
     True
     """
-    code = _kernel_for(x, features, weight, bias)
+    code = library() if has_kernel(x, features, weight, bias) else None
     if code is None:
         return _in_torch(x, features, weight, bias, eps)
+    x = x.contiguous()
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
         found: Tensor = _StackedLayerNorm.apply(x, weight, bias, features, eps)
         return found
@@ -41,18 +42,16 @@ def _in_torch(x: Tensor, features: int, weight: Tensor | None, bias: Tensor | No
     return F.layer_norm(split, (features,), weight, bias, eps).transpose(-1, -2).flatten(-2)
 
 
-def _kernel_for(x: Tensor, features: int, *parameters: Tensor | None) -> Library | None:
-    """The compiled code, if it is there and takes these tensors, here and now."""
+def has_kernel(x: Tensor, features: int, *parameters: Tensor | None) -> bool:
+    """Whether there is compiled code that takes these tensors, here and now."""
     tensors = [t for t in (x, *parameters) if t is not None]
-    if any(t.device.type != "cpu" or t.dtype is not torch.float32 or not t.is_contiguous() for t in tensors):
-        return None
+    if any(t.device.type != "cpu" or t.dtype is not torch.float32 for t in tensors) or library() is None:
+        return False
     if x.numel() == 0 or x.shape[-1] not in [features * order for order in ORDERS]:
-        return None
+        return False
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch.onnx.is_in_onnx_export():
-        return None
-    if type(x) not in (Tensor, torch.nn.Parameter) or dispatch_modes() or not outside_transforms(*tensors):
-        return None
-    return library()
+        return False
+    return type(x) in (Tensor, torch.nn.Parameter) and not dispatch_modes() and outside_transforms(*tensors)
 
 
 class _StackedLayerNorm(torch.autograd.Function):

@@ -15,7 +15,7 @@ from quarterturn.errors import OptionError
 from quarterturn.filters import Rotate, check_features, check_last, check_options, split_orientations
 from quarterturn.groups import Group
 from quarterturn.layers.batch_norm import expanded, stacked_batch_norm
-from quarterturn.layers.layer_norm import stacked_layer_norm
+from quarterturn.layers.layer_norm import has_kernel, stacked_layer_norm
 
 
 def _check(x: Tensor, group: Group, features: int, rotate: Rotate) -> None:
@@ -202,8 +202,13 @@ class LayerNorm(_Norm):
             check_last(x, self.group, self.features, "stacked" if self.rotate == "filters" else "sliced")
             return self._over_last(x)
         _check(x, self.group, self.features, self.rotate)
-        if self.rotate == "filters" and ops.features_are_last(x):  # they stay so, and copies are from close by
-            return self._over_last(x.movedim(1, -1)).movedim(-1, 1)
+        rows = x.movedim(1, -1)
+        if self.rotate == "filters" and (
+            ops.features_are_last(x) or has_kernel(rows, self.features, self.weight, self.bias)
+        ):
+            return self._over_last(rows).movedim(
+                -1, 1
+            )  # what follows takes features last, and copies are from close by
         if self.rotate == "filters" and self._are_few(x):
             return _normalised_over_few(x, self.features, self.weight, self.bias, self.eps)
         split = split_orientations(x, self.group) if self.rotate == "filters" else x
