@@ -1,5 +1,6 @@
 """What becomes of each function and method that the network's code calls: one rule for each name."""
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,6 +24,7 @@ from quarterturn._convert import (
 from quarterturn._convert.attention_heads import makes_heads
 from quarterturn._convert.axes import (
     Axis,
+    Batch,
     Blocks,
     Extra,
     OfHeads,
@@ -143,6 +145,7 @@ def _of_numbers(
         constant = TrackedValue(
             "constant", lambda: same_call(w, node, args, kwargs), example, names=names, detached=detached
         )
+        constant = replace(constant, single=_of_one_example(w, node, args, kwargs, constant))
         if len(constants) == 1 and _is_view(w, node, constants[0], example):
             return replace(constant, source=constants[0].source, computed=constants[0].computed)
         if is_pointwise(node.target):
@@ -158,6 +161,37 @@ def _of_numbers(
         return number(example)
     new = same_call(w, node, args, kwargs)
     return TrackedValue("constant", new, example) if isinstance(example, Tensor) else number(example, new)
+
+
+def _of_one_example(
+    w: EquivariantWriter, node: fx.Node, args: Any, kwargs: Any, constant: TrackedValue
+) -> TrackedValue | None:
+    """The same constant for one example, where the call makes a copy for each, or is given such."""
+
+    def is_batch(value: TrackedValue) -> bool:
+        return value.kind == "number" and any(isinstance(c, Batch) for axis in value.axes for c in axis)
+
+    values = values_in([args, kwargs])
+    if not isinstance(constant.example, Tensor) or not any(v.single is not None or is_batch(v) for v in values):
+        return None
+
+    def example(_: str, value: TrackedValue) -> Any:
+        return 1 if is_batch(value) else (value.single or value).example
+
+    def find(value: TrackedValue) -> Any:
+        return 1 if is_batch(value) else node_of(value.single or value)
+
+    old, named_ones = trees.mapped((args, kwargs), TrackedValue, example)
+    try:
+        run = getattr(old[0], node.target) if isinstance(node.target, str) else node.target
+        one = run(*(old[1:] if isinstance(node.target, str) else old), **named_ones)
+    except (RuntimeError, TypeError, IndexError):
+        return None
+    if not isinstance(one, Tensor) or tuple(one.shape) != (1, *constant.shape[1:]):
+        return None
+    sources = {(v.single or v).source for v in values if v.kind == "constant"}
+    source = sources.pop() if len(sources) == 1 and name_of(node.target) in (*VIEWS, "expand", "repeat") else None
+    return replace(constant, node=lambda: same_call(w, node, args, kwargs, find), example=one, source=source)
 
 
 def _is_one_for_each_example(before: TrackedValue, after: TrackedValue) -> bool:
@@ -214,10 +248,20 @@ def _meets_table(w: EquivariantWriter, node: fx.Node, tensors: list[TrackedValue
 def _on_ordinary_tensors(w: EquivariantWriter, node: fx.Node, args: Any, kwargs: Any, example: Any) -> Any:
     new = same_call(w, node, args, kwargs)
     if asks_for_sizes(node):
-        return number(example, new)
+        return _sizes_of_ordinary(w, node, new, example)
     if isinstance(example, tuple | list):
         return tuple(ordinary_tensor(item, w.function(operator.getitem, new, i)) for i, item in enumerate(example))
     return ordinary_tensor(example, new)
+
+
+def _sizes_of_ordinary(w: EquivariantWriter, node: fx.Node, new: fx.Node, example: Any) -> Any:
+    """The sizes of an ordinary tensor, of which the first is the number of examples."""
+    batch = (Batch(example[0] if isinstance(example, tuple) else example),)
+    if isinstance(example, tuple):
+        found = [number(n, w.function(operator.getitem, new, i)) for i, n in enumerate(example)]
+        return (replace(found[0], axes=(batch,)), *found[1:])
+    asked = option(node.args, node.kwargs, 1, "dim")
+    return replace(number(example, new), axes=(batch,)) if asked == 0 else number(example, new)
 
 
 # --- tensors with orientations ----------------------------------------------------------------------------------------
@@ -244,6 +288,9 @@ def _sizes(call: Call) -> Any:
         if is_token_axis(call.w.group.dim, axis) and value.form in ("tokens", "in_batch"):
             place = 2 if value.form == "tokens" else value.axes.index(axis)
             return replace(number(size, call.w.method("size", value.node, place)), axes=(axis,))
+        if is_token_axis(call.w.group.dim, axis) and value.form == "maps" and value.positions:
+            sides = [call.w.method("size", value.node, 2 + i) for i in range(call.w.group.dim)]
+            return replace(number(size, call.w.function(math.prod, sides)), axes=(axis,))
         same = all(isinstance(c, Extra | Spread) for c in axis)  # numbers of features and examples differ there
         return replace(number(size, size if same else None), axes=(axis,))
 
@@ -262,6 +309,7 @@ def _dropout(call: Call) -> TrackedValue:
 def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
     """Tensors are brought to one layout, and parameters for each channel or position to the same."""
     w, path = call.w, call.path
+    call, values = _one_of_each(call, values)
     tensors = {id(v): w.with_orientations(v, path) for v in values if v.kind != "constant"}
     strips = _are_alike_strips(list(tensors.values()))
     if not strips:
@@ -297,6 +345,22 @@ def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
         return w.feature_parameter(value, first) if value in constants else node_of(value)
 
     return result(first, same_call(w, call.node, call.args, call.kwargs, found), call.example)
+
+
+def _one_of_each(call: Call, values: list[TrackedValue]) -> tuple[Call, list[TrackedValue]]:
+    """The call with one copy of constants that have one for each example; a token that is learnt becomes a tensor."""
+    known: dict[int, TrackedValue] = {}
+
+    def one(_: str, value: TrackedValue) -> TrackedValue:
+        if value.single is None:
+            return value
+        if id(value) not in known:
+            alone = token_rules.is_learnt_token(call.w, value) and value.shape[1] == 1 == call.example.shape[1]
+            known[id(value)] = token_rules.learnt_tokens(call.w, value) if alone else value.single
+        return known[id(value)]
+
+    args, kwargs, values = trees.mapped((call.args, call.kwargs, values), TrackedValue, one)
+    return replace(call, args=args, kwargs=kwargs), values
 
 
 def _are_alike_strips(tensors: list[TrackedValue]) -> bool:
@@ -468,7 +532,7 @@ def _reshape(call: Call) -> TrackedValue:
     numbers = [v for v in values_in([call.args[1:], call.kwargs]) if v.axes and v.node is not None]
     sizes = {c: v.node for v in numbers for c in v.axes[0] if isinstance(c, Position)}
     split = sum(n > 1 for n in call.example.shape) - sum(n > 1 for n in call.value.shape) + 1
-    heads = makes_heads(call.node, split)
+    heads = makes_heads(call.w.model, call.node, split)
     return axis_rules.reshape(call.w, call.path, call.value, call.example, sizes, heads)
 
 
@@ -558,5 +622,6 @@ FUNCTION_RULES: dict[str | None, Callable[[Call], Any]] = {
     "linear": _linear,
     "batch_norm": _norm(norm_rules.batch_norm, "running_mean", "running_var", "weight", "bias"),
     "layer_norm": _norm(norm_rules.layer_norm, "normalized_shape", "weight", "bias", "eps"),
+    "rms_norm": _norm(layer_rules.rms_norm, "normalized_shape", "weight", "eps"),
     "group_norm": _norm(norm_rules.group_norm, "num_groups", "weight", "bias", "eps"),
 }

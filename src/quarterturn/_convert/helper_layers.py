@@ -254,10 +254,10 @@ class TurnedConstant(nn.Module):
         return f"{self.group.name}, {list(self.axes)}, rotate={self.rotate!r}"
 
 
-class HeadColumns(nn.Module):
-    """Some numbers of a table along one axis, for heads of another width than the old network has; `None` takes all.
+class Columns(nn.Module):
+    """Some numbers of a table along one axis, for as many features as there are now; `None` takes all.
 
-    >>> HeadColumns(-1, [0, 1, 4, 5])(torch.zeros(9, 8)).shape
+    >>> Columns(-1, [0, 1, 4, 5])(torch.zeros(9, 8)).shape
     torch.Size([9, 4])
     """
 
