@@ -84,7 +84,7 @@ PARTS: dict[str, Callable[[], nn.Module]] = {
     "attention": lambda: Part(attention, qkv=nn.Linear(WIDTH, 3 * WIDTH)),
     "strips": lambda: Part(pooled_strips, a=nn.Conv2d(WIDTH, WIDTH, (3, 1), padding=(1, 0))),
     "batch norm inside": lambda: Part(lambda m, x: m.b(m.a(x)).cummax(2).values, a=layer(), b=nn.BatchNorm2d(WIDTH)),
-    "rolled positions": lambda: Part(lambda m, x: m.a(x.roll(2, 3)), a=layer()),
+    "flipped positions": lambda: Part(lambda m, x: m.a(x.flip(3)), a=layer()),
     "branch on the type": lambda: Part(decided, a=layer()),
     "branch on the type without layers": lambda: Part(
         lambda m, x: m.a(x) * 2 if torch.is_tensor(x) else m.a(x), a=layer()

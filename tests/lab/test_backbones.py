@@ -1,5 +1,6 @@
 """Networks that are not the lab's: made by the user's own function, with a symmetry, with pretrained weights."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ def net(channels, side, outputs):
     return nn.Sequential(
         nn.Conv2d(channels, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3, 2), nn.ReLU(),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, outputs))
+def flattened(channels, side, outputs):
+    return nn.Sequential(nn.Conv2d(channels, 8, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 7 * 7, outputs))
 def maps(channels, side, outputs):
     return nn.Sequential(nn.Conv2d(channels, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, outputs, 1))
 def words(channels, side, outputs):
@@ -64,6 +67,21 @@ def test_backbones_are_equivariant(group: str, how: str) -> None:
         qt.assert_equivariant(plain, qt.named(group), x)
     if how == "wrap":
         assert sum(p.numel() for p in net.parameters()) == sum(p.numel() for p in plain.parameters())
+
+
+@pytest.mark.usefixtures("own")
+def test_the_last_layer_of_a_converted_backbone_may_see_invariants() -> None:
+    x = torch.randn(3, 1, 16, 16, dtype=torch.float64)
+    net = Net(channels=1, side=16, stages=(), hidden=(), outputs=4, group="D4", invariants=True)
+    with_mean = backbone_network("backbone_nets:net", replace(net, invariants=False), "convert")[0]
+    made = backbone_network("backbone_nets:net", net, "convert")[0].double().eval()
+    numbers = qt.Invariants(qt.D4).numbers
+    last = [layer for layer in made.modules() if isinstance(layer, nn.Linear)]
+    assert [layer.in_features for layer in last] == [16 // 8 * numbers]
+    assert [layer.in_features for layer in with_mean.modules() if isinstance(layer, nn.Linear)] == [16 // 8]
+    qt.assert_equivariant(made, qt.D4, x)
+    without = backbone_network("backbone_nets:flattened", net, "convert")[0].double().eval()  # a mean will do
+    qt.assert_equivariant(without, qt.D4, x)
 
 
 @pytest.mark.usefixtures("own")

@@ -1,11 +1,15 @@
 """`quarterturn fit`: the plan, the choice of the symmetry, and whole fits of small folders."""
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from labtools import call, nuclei_tree
 from PIL import Image
 from safetensors.torch import load_file
@@ -65,6 +69,15 @@ def test_larger_images_where_the_minutes_allow_them() -> None:
     assert sides == [48, 48, 64, 96]  # 96 is the first that half of the images do not exceed
     assert plan.size_for(found_for(sides=(28, 28, 28)), 600, cost).side == 32
     assert plan.size_for(found_for(), None, cost).side == 96
+    large = found_for(sides=(300, 400, 500))
+    assert [plan.size_for(large, 1e6, cost, backbone).side for backbone in (False, True)] == [128, 224]
+
+
+def test_bf16_where_the_hardware_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert plan.precision_on(torch.device("cpu")) == "fp32"
+    for has_it, precision in ((True, "bf16"), (False, "fp32")):
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True, has=has_it: has)
+        assert plan.precision_on(torch.device("cuda")) == precision
 
 
 def test_fewer_tiles_where_the_minutes_are_few() -> None:
@@ -275,6 +288,26 @@ def test_a_fit_that_is_interrupted_resumes_to_the_same_weights(
     assert same(one, two)
 
 
+def test_a_fit_that_is_killed_resumes_to_the_same_weights(
+    pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = f"fit {pairs} --epochs 8 --symmetry C4 {SMALL} --checkpoint-seconds 0 --runs-dir"
+    assert call(f"{command} {tmp_path / 'whole'}", capsys)[0] == 0
+    arguments = [sys.executable, "-m", "quarterturn_lab", *command.split(), str(tmp_path / "parts")]
+    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "parts").rglob("checkpoint.pt")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert not run_directory.finished(tmp_path / "parts")
+    code, out, _ = call(f"{command} {tmp_path / 'parts'}", capsys)
+    assert code == 0
+    assert "resuming" in out
+    [one], [two] = (run_directory.finished(tmp_path / name) for name in ("whole", "parts"))
+    assert same(one, two)
+
+
 def test_a_finished_fit_can_be_made_longer_and_repeated_from_its_file(
     pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -362,8 +395,6 @@ def test_a_fit_of_16_bit_images(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.slow
 def test_minutes_are_kept(pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import time
-
     start = time.monotonic()
     assert call(f"fit {pairs} --minutes 0.5 {SMALL} --runs-dir {tmp_path}", capsys)[0] == 0
     took = time.monotonic() - start

@@ -56,6 +56,19 @@ def test_rolled_residual_networks_are_exactly_invariant(
     assert max(qt.equivariance_error(module, qt.named(group), x).relative) < 1e-10  # with the statistics of the batch
 
 
+def test_the_ordinary_one_in_the_manner_of_convnext_can_be_converted() -> None:
+    net = net_of("convnext-plain", side=16)
+    x = torch.randn(2, 1, 16, 16, dtype=torch.float64)
+    module = lively(net)
+    with pytest.raises(qt.NotEquivariantError):
+        qt.assert_equivariant(module, qt.D4, x)
+    rolled = qt.convert(module, qt.D4, example=x)
+    qt.assert_equivariant(rolled.eval(), qt.D4, x)
+    assert rolled.conversion.rolled_share > 0.8
+    parameters = sum(parameter.numel() for parameter in module.parameters())
+    assert sum(parameter.numel() for parameter in rolled.parameters()) < parameters / 4
+
+
 def test_the_ordinary_one_and_a_larger_group_are_found_out() -> None:
     x = torch.randn(2, 1, 15, 15, dtype=torch.float64)
     with pytest.raises(qt.NotEquivariantError):
@@ -127,6 +140,8 @@ def test_what_does_not_fit_is_refused() -> None:
         config_for("nuclei", "residual-c4")
     with pytest.raises(ConfigError, match="leave --no-norm out"):
         config_for("synthetic", "residual-c4", norm=False)
+    with pytest.raises(ConfigError, match="leave --hidden out"):
+        config_for("synthetic", "convnext-plain", hidden=16)
     with pytest.raises(ConfigError, match="leave --stem-stride out"):
         config_for("synthetic", "pool-mean", stem_stride=2)
     for row, options in (("residual-plain", {}), ("pool-mean", {}), ("residual-c4", {"pool": "max"})):
@@ -148,7 +163,7 @@ def short(experiment: str, row: str, **options: Any) -> Config:
     return config_for(experiment, row, **{**own, **options})
 
 
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", [*ROWS, "convnext-plain"])
 def test_a_step_lowers_the_loss(row: str) -> None:
     config = short("synthetic", row)
     torch.manual_seed(0)

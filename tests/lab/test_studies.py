@@ -641,6 +641,17 @@ def scored(entry: Entry, seed: int, **scores: float) -> dict[str, Any]:
     return made | {part: dict(scores) for part in ("train", "test", "test_4_turns", "valid", "valid_4_turns")}
 
 
+def test_networks_of_other_libraries_have_a_label_and_a_name() -> None:
+    twins = {entry.label: entry for entry in STUDIES["recipe-timm"].entries}
+    plain = [entry for entry in twins.values() if entry.is_plain]
+    assert plain
+    assert all(entry.config(0).how == "plain" and entry.config(0).net.group is None for entry in plain)
+    rolled = [entry for entry in twins.values() if not entry.is_plain]
+    assert any(entry.config(0).net.invariants for entry in rolled)
+    assert all(entry.config(0).backbone == "timm:resnet10t" and entry.config(0).net.group == "C4" for entry in rolled)
+    assert len(set(names(STUDIES["recipe-timm"]).values())) == len(twins)
+
+
 GALAXIES = (
     recipe.trained("recipe-galaxies", "residual-plain", 32, 60, 3),
     recipe.trained("recipe-galaxies", "residual-c4", 32, 60, 3, invariants=True),

@@ -20,10 +20,27 @@ class Batch:
 
 @dataclass(frozen=True)
 class Position:
-    """An axis of the maps."""
+    """An axis of the maps, moved on cyclically by `shift` places in each orientation's own frame."""
 
     axis: int
     size: int
+    shift: int = 0
+
+
+@dataclass(frozen=True)
+class Cut:
+    """An axis of the maps was cut into blocks: which block it is, or the place inside one.
+
+    That is one digit of the position, `(position // step) % size`. Blocks may be cut again.
+    """
+
+    of: Position
+    step: int
+    size: int
+
+    @property
+    def axis(self) -> int:
+        return self.of.axis
 
 
 @dataclass(frozen=True)
@@ -132,6 +149,7 @@ class HeadPart:
 Component = (
     Batch
     | Position
+    | Cut
     | Spread
     | Strips
     | Strip
@@ -224,8 +242,9 @@ def _with_ones(before: Sequence[Axis], after: tuple[Axis, ...]) -> tuple[Axis, .
 def _split(component: Component, outer: int, order: int) -> tuple[Component, Component]:
     """A component as two, of which the first, slower one has so many."""
     inner, rest = divmod(size_of(component), outer)
-    if isinstance(component, Position):
-        raise Refusal("it splits an axis of positions into blocks")
+    if isinstance(component, Position | Cut) and not rest:
+        of, step = (component, 1) if isinstance(component, Position) else (component.of, component.step)
+        return Cut(of, step * inner, outer), Cut(of, step, inner)
     if rest or not isinstance(component, Features | Extra | HeadFeatures):
         raise Refusal("its new shape cannot be followed")
     if isinstance(component, HeadFeatures):  # pairs of them, say
@@ -266,6 +285,9 @@ def merged(components: Sequence[Component]) -> Axis:
             axis[-1] = Extra(before.size * component.size)
         elif isinstance(before, Blocks) and isinstance(component, Orientations):
             axis[-1] = before.features
+        elif isinstance(before, Cut) and isinstance(component, Cut) and _are_neighbours(before, component):
+            size = before.size * component.size
+            axis[-1] = component.of if size == component.of.size else Cut(component.of, component.step, size)
         elif isinstance(before, HeadIndex) and isinstance(component, HeadFeatures):
             if before.features.channels == component.features.channels:
                 make_equal(before.features, component.features)
@@ -277,6 +299,44 @@ def merged(components: Sequence[Component]) -> Axis:
         elif size_of(component) != 1 or not isinstance(component, Extra):
             axis.append(component)
     return tuple(axis)
+
+
+def _are_neighbours(slow: Cut, fast: Cut) -> bool:
+    """Whether two digits of a position are one digit, or the position itself."""
+    return slow.of == fast.of and slow.step == fast.step * fast.size
+
+
+def are_turned(exchanged: Sequence[Sequence[int]], held: Sequence[Component]) -> bool:
+    """Whether a turn takes what is along an axis that holds these to itself, in another order.
+
+    Positions, or the same digits of them, must be there along all axes that the group exchanges.
+    """
+    if not held or not all(isinstance(c, Position | Cut) for c in held):
+        return False
+    for axes in exchanged:
+        first, *others = ([c for c in held if getattr(c, "axis", None) == a - 1] for a in axes)
+        for other in others:
+            pairs = zip(sorted(first, key=step_of), sorted(other, key=step_of), strict=False)
+            if len(first) != len(other) or not all(_are_alike(a, b) for a, b in pairs):
+                return False
+    return True
+
+
+def step_of(component: Component) -> int:
+    """How many places of the maps a digit of positions goes on."""
+    return component.step if isinstance(component, Cut) else 1
+
+
+def _are_alike(one: Component, other: Component) -> bool:
+    """Whether positions along two axes, or digits of them, are taken to one another by a turn.
+
+    Of maps whose sides differ, whole axes are, blocks with equal sides, and equally many blocks along both axes.
+    """
+    if not isinstance(one, Cut) or not isinstance(other, Cut):
+        return isinstance(one, Position) and isinstance(other, Position)
+    tops = [c.step * c.size == c.of.size for c in (one, other)]
+    same = (one.step == other.step, one.size == other.size)
+    return tops[0] == tops[1] and (all(same) or (tops[0] and any(same)))
 
 
 def _make_a_head(part: Component | None, times: Component | None) -> bool:

@@ -322,7 +322,10 @@ def linear(
     kernel = sizes if positions else [1] * w.group.dim
     filters = weight.unflatten(1, (-1, *kernel)) if positions else weight.reshape(*weight.shape, *kernel)
     held = w.maps(value, path)
-    spots = sorted((c for c in held.components if isinstance(c, Position | Spread)), key=lambda c: c.axis)
+    held = w.whole_maps(held, path) if positions else held  # else where a position is does not matter
+    there: list[Position | Spread] = [Position(p.axis, p.size) for p in held.positions]
+    there += [c for c in held.components if isinstance(c, Spread)]
+    spots = sorted(there, key=lambda c: c.axis)
     first = replace(held, axes=((Batch(1),), (held.features,), *((c,) for c in spots)))
     out = convolution(
         w, path, Convolution(filters, bias, trained=weight.requires_grad), first, _some_maps(example, w.group.dim)

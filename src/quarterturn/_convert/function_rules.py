@@ -26,6 +26,7 @@ from quarterturn._convert.axes import (
     Axis,
     Batch,
     Blocks,
+    Cut,
     Extra,
     OfHeads,
     Position,
@@ -36,6 +37,7 @@ from quarterturn._convert.axes import (
 from quarterturn._convert.computed_filters import computed_filters
 from quarterturn._convert.equivariant_writer import EquivariantWriter, pointwise_layer
 from quarterturn._convert.function_calls import Call, asks_for_sizes, node_of, same_call
+from quarterturn._convert.one_example import depends_on_examples, of_one_example
 from quarterturn._convert.position_tables import is_table, position_table
 from quarterturn._convert.tracked_value import (
     TrackedValue,
@@ -139,13 +141,14 @@ def _of_numbers(
     if asks_for_sizes(node):  # of a parameter: where it is used as it is, they are the same
         return number(example, example) if isinstance(example, int) else tuple(number(n, n) for n in example)
     constants = [v for v in values if v.kind == "constant"]
+    if depends_on_examples(values) and not any(v.source and _is_parameter(w, v.source) for v in constants):
+        return of_one_example(w, node, args, kwargs, values, example)
     if constants and isinstance(example, Tensor | tuple):
         names = tuple(dict.fromkeys(name for v in constants for name in v.names))
         detached = name_of(node.target) == "detach" or all(v.detached for v in constants)
         constant = TrackedValue(
             "constant", lambda: same_call(w, node, args, kwargs), example, names=names, detached=detached
         )
-        constant = replace(constant, single=_of_one_example(w, node, args, kwargs, constant))
         if len(constants) == 1 and _is_view(w, node, constants[0], example):
             return replace(constant, source=constants[0].source, computed=constants[0].computed)
         if is_pointwise(node.target):
@@ -153,7 +156,7 @@ def _of_numbers(
         if name_of(node.target) == "expand" and _expands_by_itself(node):
             return constants[0]
         if name_of(node.target) in ("expand", "repeat") and _is_one_for_each_example(constants[0], constant):
-            return replace(constant, source=constants[0].source)
+            return replace(constant, source=constants[0].source, single=constants[0])
         return constant if isinstance(example, Tensor) else _results(w, constant)
     if any(v.kind == "number" and v.node is None for v in values):
         if isinstance(example, Tensor):
@@ -161,37 +164,6 @@ def _of_numbers(
         return number(example)
     new = same_call(w, node, args, kwargs)
     return TrackedValue("constant", new, example) if isinstance(example, Tensor) else number(example, new)
-
-
-def _of_one_example(
-    w: EquivariantWriter, node: fx.Node, args: Any, kwargs: Any, constant: TrackedValue
-) -> TrackedValue | None:
-    """The same constant for one example, where the call makes a copy for each, or is given such."""
-
-    def is_batch(value: TrackedValue) -> bool:
-        return value.kind == "number" and any(isinstance(c, Batch) for axis in value.axes for c in axis)
-
-    values = values_in([args, kwargs])
-    if not isinstance(constant.example, Tensor) or not any(v.single is not None or is_batch(v) for v in values):
-        return None
-
-    def example(_: str, value: TrackedValue) -> Any:
-        return 1 if is_batch(value) else (value.single or value).example
-
-    def find(value: TrackedValue) -> Any:
-        return 1 if is_batch(value) else node_of(value.single or value)
-
-    old, named_ones = trees.mapped((args, kwargs), TrackedValue, example)
-    try:
-        run = getattr(old[0], node.target) if isinstance(node.target, str) else node.target
-        one = run(*(old[1:] if isinstance(node.target, str) else old), **named_ones)
-    except (RuntimeError, TypeError, IndexError):
-        return None
-    if not isinstance(one, Tensor) or tuple(one.shape) != (1, *constant.shape[1:]):
-        return None
-    sources = {(v.single or v).source for v in values if v.kind == "constant"}
-    source = sources.pop() if len(sources) == 1 and name_of(node.target) in (*VIEWS, "expand", "repeat") else None
-    return replace(constant, node=lambda: same_call(w, node, args, kwargs, find), example=one, source=source)
 
 
 def _is_one_for_each_example(before: TrackedValue, after: TrackedValue) -> bool:
@@ -256,12 +228,11 @@ def _on_ordinary_tensors(w: EquivariantWriter, node: fx.Node, args: Any, kwargs:
 
 def _sizes_of_ordinary(w: EquivariantWriter, node: fx.Node, new: fx.Node, example: Any) -> Any:
     """The sizes of an ordinary tensor, of which the first is the number of examples."""
-    batch = (Batch(example[0] if isinstance(example, tuple) else example),)
     if isinstance(example, tuple):
         found = [number(n, w.function(operator.getitem, new, i)) for i, n in enumerate(example)]
-        return (replace(found[0], axes=(batch,)), *found[1:])
+        return (replace(found[0], for_one=1), *found[1:])
     asked = option(node.args, node.kwargs, 1, "dim")
-    return replace(number(example, new), axes=(batch,)) if asked == 0 else number(example, new)
+    return replace(number(example, new), for_one=1 if asked == 0 else None)
 
 
 # --- tensors with orientations ----------------------------------------------------------------------------------------
@@ -291,7 +262,9 @@ def _sizes(call: Call) -> Any:
         if is_token_axis(call.w.group.dim, axis) and value.form == "maps" and value.positions:
             sides = [call.w.method("size", value.node, 2 + i) for i in range(call.w.group.dim)]
             return replace(number(size, call.w.function(math.prod, sides)), axes=(axis,))
-        same = all(isinstance(c, Extra | Spread) for c in axis)  # numbers of features and examples differ there
+        if axis and isinstance(axis[0], Batch) and all(isinstance(c, Position | Cut) for c in axis[1:]):
+            return replace(number(size), axes=(axis,), for_one=axis_size(axis[1:]))
+        same = all(isinstance(c, Extra | Spread | Cut) for c in axis)  # numbers of features and examples differ there
         return replace(number(size, size if same else None), axes=(axis,))
 
     if asked is not None:
@@ -314,6 +287,8 @@ def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
     strips = _are_alike_strips(list(tensors.values()))
     if not strips:
         tensors = {key: w.strip_as_maps(v, path) for key, v in tensors.items()}
+    if len({(p.axis, p.shift) for v in tensors.values() for p in v.positions if p.size > 1}) > w.group.dim:
+        tensors = {key: w.moved_on(v, path) for key, v in tensors.items()}  # some of them are shifted
     axes = broadcast([v.axes for v in tensors.values()])
     if tuple(map(axis_size, axes)) != tuple(call.example.shape) and len(tensors) == len(values):
         raise Refusal("it expands tensors that meet none of that size")
@@ -378,12 +353,12 @@ def _on_heads(call: Call, value: TrackedValue, constants: list[TrackedValue]) ->
     if tuple(call.example.shape) != value.shape:
         raise Refusal(f"{named(constants[0])} makes a tensor of heads larger")
     value = w.orientations_in_batch(value, call.path)
-    node, found = token_rules.meets_constants(w, call.path, value, constants)
+    node, found, count = token_rules.meets_constants(w, call.path, value, constants)
 
     def find(other: TrackedValue) -> Any:
         return found.get(id(other)) or (node_of(other) if other.kind in ("constant", "number") else node)
 
-    out = w.method("flatten", same_call(w, call.node, call.args, call.kwargs, find), 0, 1)
+    out = w.method("flatten", same_call(w, call.node, call.args, call.kwargs, find), 0, count - 1)
     return result(value, out, call.example)
 
 
@@ -519,8 +494,6 @@ def _pad(call: Call) -> TrackedValue:
     amounts = [v.example if isinstance(v, TrackedValue) else v for v in given]
     if values_in(given):
         call.w.notes.append(f"{call.path}: pads by {amounts}, as for the size of the example")
-    while len(amounts) > 2 * call.w.group.dim and amounts[-2:] == [0, 0]:
-        amounts = amounts[:-2]
     mode, fill, path = call.option(2, "mode", "constant"), call.option(3, "value"), call.w.free(call.path)
     return spatial_rules.pad(call.w, path, amounts, mode, fill, call.value, call.example)
 
@@ -539,6 +512,15 @@ def _reshape(call: Call) -> TrackedValue:
 def _permute(call: Call) -> TrackedValue:
     order = permutation(str(call.name), len(call.value.axes), call.args[1:], call.kwargs)
     return axis_rules.permute(call.w, call.path, call.value, order, call.example)
+
+
+def _roll(call: Call) -> TrackedValue:
+    counts, dims = call.option(1, "shifts"), call.option(2, "dims")
+    counts, dims = ((n,) if isinstance(n, int) else n for n in (counts, dims))
+    if dims is None or not all(isinstance(n, int) for n in (*counts, *dims)):
+        raise Refusal("it moves numbers on by amounts that are computed, or along no axis")
+    shifts = {d % len(call.value.axes): n for d, n in zip(dims, counts, strict=True)}
+    return axis_rules.shift(call.w, call.path, call.value, shifts, call.example)
 
 
 def _unsqueeze(call: Call) -> TrackedValue:
@@ -606,6 +588,7 @@ FUNCTION_RULES: dict[str | None, Callable[[Call], Any]] = {
     **dict.fromkeys(("softmax", "log_softmax"), reduction_rules.softmax),
     **dict.fromkeys(("expand", "expand_as"), _expand),
     "repeat": _repeat,
+    "roll": _roll,
     "normalize": reduction_rules.normalize,
     "unsqueeze": _unsqueeze,
     "squeeze": _squeeze,

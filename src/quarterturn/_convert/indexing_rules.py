@@ -55,7 +55,7 @@ def getitem(call: Call) -> TrackedValue:
             raise Refusal("it picks by a list or a tensor")
     if crops:
         slices = [crops.get(i, slice(None)) for i in range(w.group.dim)]
-        value = spatial_rules.each_orientation(w, w.free(call.path), Crop(slices), value, call.example)
+        value = spatial_rules.on_maps(w, w.free(call.path), Crop(slices), value, call.example)
     return replace(value, example=call.example)
 
 
@@ -65,6 +65,8 @@ def _take(call: Call, value: TrackedValue, axis: int, item: slice, crops: dict[i
         value = call.w.without_blocks(value, call.path)
     held = value.axes[axis]
     picked = value.example[(*[slice(None)] * axis, item)]
+    if picked.shape == value.shape and item.step in (None, 1):  # all of it
+        return value
     if len(held) == 1 and isinstance(held[0], Features) and item.step in (None, 1):
         start, stop, _ = item.indices(value.shape[axis])
         return axis_rules.some_features(call.w, call.path, value, start, stop, picked)

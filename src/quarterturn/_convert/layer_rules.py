@@ -118,9 +118,8 @@ def layer_on_constant(
     w: EquivariantWriter, path: str, module: nn.Module, value: TrackedValue, example: Any
 ) -> TrackedValue:
     """A layer that makes a table of positions, say, of constants alone: as it is."""
-    if value.single is not None:
-        one = layer_on_constant(w, path, module, value.single, module(value.single.example))
-        return replace(one, node=value.node, example=example, single=one)
+    if value.for_one is not None:
+        example = module(value.example)
     if isinstance(module, nn.Embedding) and _counts_up(value.example, module.num_embeddings):
         name = f"{path}.weight"  # all of its rows, in their order
         table = w.model.get_parameter(name)
@@ -131,7 +130,8 @@ def layer_on_constant(
         w.check_same_use(path, ("on a constant",))
         return w.layer(path, lambda: copied_module(module), node_of(value))
 
-    return replace(value, node=node, example=example, source=None, names=names, computed=None, single=None)
+    one = None if value.for_one is None else example
+    return replace(value, node=node, example=example, source=None, names=names, computed=None, for_one=one)
 
 
 def _counts_up(numbers: Tensor, count: int) -> bool:

@@ -115,7 +115,7 @@ def _held(w: EquivariantWriter, path: str, value: TrackedValue) -> TrackedValue:
         value = w.with_orientations(value, path)
     if value.kind != "oriented":
         return value
-    value = w.in_network_layout(w.without_blocks(value, path), path)
+    value = w.whole_maps(w.in_network_layout(w.without_blocks(value, path), path), path)
     if value.form == "tokens" and not free_tokens(value):
         value = w.maps(value, path)
     if not value.has_each_axis_once() or any(isinstance(c, Blocks) for c in value.components):

@@ -41,4 +41,4 @@ def _finish(run: Path, written: Written) -> None:
     print(f"the page:  {written.path}")
     print(f"the run, and run.toml to repeat it: {run}")
     print(f"use it:    quarterturn predict {run} IMAGES --out {out}")
-    print(f"share it:  quarterturn export {run} --onnx model.onnx")
+    print(f"share it:  quarterturn export {run} --onnx model.onnx, or --torchscript, --bioimageio, --wsinfer, --hub")

@@ -14,6 +14,7 @@ from quarterturn_lab.files import write_atomically
 from quarterturn_lab.fit import plan, symmetry, timing
 from quarterturn_lab.fit.request import MINUTES, Request, write_file
 from quarterturn_lab.progress import Bars
+from quarterturn_lab.runs.environment import pick_device
 from quarterturn_lab.runs.loading import load
 from quarterturn_lab.runs.model_card import DENSE
 from quarterturn_lab.runs.run_directory import summary
@@ -98,7 +99,8 @@ class Fit:
 
     def choose_size(self, found: Found) -> plan.Size:
         """Choose the size of the images, and the number of threads, by the time of a step."""
-        smallest = plan.sizes(found)[0]
+        backbone = "backbone" in self.request.options
+        smallest = plan.sizes(found, backbone)[0]
         wanted = self.request.symmetry if self.request.symmetry != "auto" else "D4"
         timed = self.made(found, smallest, self.network(wanted), 1, plan.warps_of(wanted))
         costs = {threads: self.cost(found, timed, threads) for threads in {1, timed.threads}}
@@ -109,7 +111,7 @@ class Fit:
             return found.parts["train"] * size.tiles * per_position * size.positions
 
         seconds = self.left()
-        size = plan.size_for(found, None if seconds is None else seconds * (1 - plan.TRIAL), epoch)
+        size = plan.size_for(found, None if seconds is None else seconds * (1 - plan.TRIAL), epoch, backbone)
         threads = "one thread" if self.threads == 1 else f"{self.threads} threads"
         self.bars.say(f"plan: {size.why}; batches of {size.batch}; {threads}")
         return size
@@ -232,7 +234,9 @@ class Fit:
     ) -> Config:
         """The settings of a run, with the options of the user but for some."""
         options = {key: value for key, value in self.request.options.items() if key not in without}
-        return plan.config_of(found, size, name, epochs, self.request.seed, {"threads": self.threads, **options}, warps)
+        device = pick_device(options.get("device", "auto"))
+        options = {"threads": self.threads, "precision": plan.precision_on(device), **options}
+        return plan.config_of(found, size, name, epochs, self.request.seed, options, warps)
 
     def cost(self, found: Found, config: Config, threads: int | None = None) -> float:
         """Seconds of training on an image, measured once for each network, size and number of threads."""

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from quarterturn_lab.data.look import Found
 from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.runs.model_card import DENSE
@@ -19,6 +21,7 @@ from quarterturn_lab.settings.networks import two_dimensional
 
 # Input sides to choose from. Below 48 pixels the first convolution has stride 1: such images are small as they are.
 SIDES = (32, 48, 64, 96, 128)
+LARGER = (160, 224)  # for networks of other libraries too: most were made for 224 pixels
 STRIDED = 48
 TILES = (64, 128)  # sides of tiles, for masks: room for the U-Net's three levels
 EPOCHS = 20  # at least so many passes over the images: larger images wait until the minutes allow them
@@ -54,7 +57,7 @@ class Size:
         return (self.side // self.stem_stride) ** 2
 
 
-def sizes(found: Found) -> list[Size]:
+def sizes(found: Found, backbone: bool = False) -> list[Size]:
     """The sizes that suit the images, from small to large."""
     middle, train = found.sides[1], found.parts["train"]
     if found.task in DENSE:
@@ -64,8 +67,9 @@ def sizes(found: Found) -> list[Size]:
             Size(side, 1, min(16, batch_for(train * count)), count, count)
             for side, count in zip(fitting, tiles, strict=True)
         ]
-    enough = [side for side in SIDES if side >= middle][:1]  # larger ones only enlarge the images
-    fitting = [side for side in SIDES if side < middle] + enough
+    sides = SIDES + (LARGER if backbone else ())
+    enough = [side for side in sides if side >= middle][:1]  # larger ones only enlarge the images
+    fitting = [side for side in sides if side < middle] + enough
     useful = [side for side in fitting if side >= STRIDED] or fitting  # 32 at stride 1 takes the time of 64 at stride 2
     return [Size(side, 2 if side >= STRIDED else 1, batch_for(train)) for side in useful]
 
@@ -80,9 +84,9 @@ def batch_for(samples: int) -> int:
     return int(min(high, max(low, 2 ** math.floor(math.log2(max(samples / STEPS, 1))))))
 
 
-def size_for(found: Found, seconds: float | None, cost: Callable[[Size], float]) -> Size:
+def size_for(found: Found, seconds: float | None, cost: Callable[[Size], float], backbone: bool = False) -> Size:
     """The largest size with enough epochs in these seconds; `cost` is the seconds of an epoch at a size."""
-    options, what = sizes(found), "tiles" if found.task in DENSE else "images"
+    options, what = sizes(found, backbone), "tiles" if found.task in DENSE else "images"
     affordable = [size for size in options if seconds is None or seconds / cost(size) >= EPOCHS]
     chosen = affordable[-1] if affordable else options[0]
     why = f"{what} of {chosen.side} pixels"
@@ -149,6 +153,11 @@ def config_of(
 def cores() -> int:
     """The number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def precision_on(device: torch.device) -> str:
+    """bf16 on a GPU that has it. On a CPU float32 is faster for rolled layers, even with instructions for bf16."""
+    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
 
 
 def warps_of(symmetry: str) -> dict[str, Any]:

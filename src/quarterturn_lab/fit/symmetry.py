@@ -60,12 +60,21 @@ class Choice:
     symmetry: str
     why: str
     sure: bool
+    up: float = 0.0  # share of what an ordinary network had learned that is lost on turned images
+    hand: float = 0.0  # share of what an equivariant network had learned that is lost on mirrored images
+    learned: float = 0.0  # what the latter had learned, as a share of the loss of the best constant answer
 
 
 def decide(evidence: Evidence) -> Choice:
     """The symmetry that the evidence speaks for: none, C4 or D4."""
     up, up_p = lost(evidence.upright, evidence.turned, evidence.constant)
     hand, hand_p = lost(evidence.turning, evidence.mirrored, evidence.constant)
+    learned = 1 - float(evidence.turning.mean()) / evidence.constant if evidence.constant else 0.0
+    return replace(_decided(evidence, (up, up_p), (hand, hand_p), learned), up=up, hand=hand, learned=learned)
+
+
+def _decided(evidence: Evidence, turned: tuple[float, float], mirrored: tuple[float, float], learned: float) -> Choice:
+    (up, up_p), (hand, hand_p) = turned, mirrored
     better = p_value(evidence.upright - evidence.turning) < CLEAR
     if up > UP and up_p < CLEAR and not better:
         return Choice(
@@ -76,7 +85,6 @@ def decide(evidence: Evidence) -> Choice:
         )
     if hand > HAND and hand_p < CLEAR:
         return Choice("C4", f"mirror images differ: mirrored, {_share(hand)} of what was learned is lost", True)
-    learned = 1 - float(evidence.turning.mean()) / evidence.constant if evidence.constant else 0.0
     if learned < LEARNED:
         return Choice("C4", "the trial was too short to tell whether mirror images may be treated alike", False)
     if evidence.unresolved > UNRESOLVED:
@@ -87,8 +95,8 @@ def decide(evidence: Evidence) -> Choice:
             False,
         )
     few = len(evidence.upright) < MOST_SCENES
-    turned = "turned or mirrored images are recognised as well as others"
-    return Choice("D4", f"{turned}, on {len(evidence.upright):,} validation images", not few)
+    same = "turned or mirrored images are recognised as well as others"
+    return Choice("D4", f"{same}, on {len(evidence.upright):,} validation images", not few)
 
 
 def lost(before: Losses, after: Losses, constant: float) -> tuple[float, float]:

@@ -49,8 +49,13 @@ def backbone_network(
             "starting point only. --how wrap keeps all of it, at more time"
         )
     example = torch.zeros(2, net.channels, net.side, net.side)
-    init: Any = "scratch" if weights is None else "pretrained"
-    return _with_output(qt.convert(model, group, rotate=rotate, init=init, example=example), net), notes
+    options: Any = {"rotate": rotate, "init": "scratch" if weights is None else "pretrained", "example": example}
+    if net.invariants:
+        try:
+            return _with_output(qt.convert(model, group, head="invariants", **options), net), notes
+        except qt.errors.ConversionError:
+            pass  # it has no last layer that could see them: with the mean, or the reason why that fails too
+    return _with_output(qt.convert(model, group, **options), net), notes
 
 
 def _with_output(model: nn.Module, net: Net) -> nn.Module:

@@ -8,6 +8,7 @@ from torch import nn
 import quarterturn as qt
 from quarterturn import Group
 from quarterturn.filters import Rotate
+from quarterturn_lab.models.convnext import convnext
 from quarterturn_lab.models.layers import (
     CosetPool,
     CosetsToOne,
@@ -33,6 +34,8 @@ def build(net: Net, rotate: Rotate = "maps") -> nn.Sequential:
     """
     if rotate not in ("maps", "filters"):
         raise qt.errors.unknown("rotate", rotate, ("maps", "filters"))
+    if net.convnext:
+        return convnext(net)
     return residual(net, rotate) if net.residual else _Builder(net, rotate).build()
 
 

@@ -35,6 +35,7 @@ class Net:
     norm: Annotated[bool, Field(description="Batch norm after each convolution.")] = False
     unet: bool = False  # a second pass up the stages, with skip connections
     residual: bool = False  # models/residual.py: each width is a block
+    convnext: bool = False  # ... or models/convnext.py, with blocks of another kind
     stem_stride: Annotated[
         int, Field(description="Stride of the first convolution of a residual row: 2 for images of 64 pixels, say.")
     ] = 1
@@ -163,11 +164,12 @@ ROWS: dict[str, dict[str, Any]] = {
 ROWS |= {f"{name}-dihedral": {**row, "group": "D4"} for name, row in ROWS.items() if row.get("group") == "C4"}
 ROWS["roll-all-eighth-dihedral"] = {**ROWS["roll-all-quarter-dihedral"], "divide": 8}
 
-# An ordinary residual network, and rolled ones with as many maps: they have a quarter, or an eighth, of the filters.
+# Ordinary networks of two kinds of blocks, and rolled ones with as many maps: a quarter, or an eighth, of the filters.
 RESIDUAL: dict[str, Any] = {"residual": True, "norm": True, "hidden": (), "dropout": 0.0} | {
     "stages": ((32, 32), (64, 64), (128, 128))
 }
 ROWS["residual-plain"] = RESIDUAL
+ROWS["convnext-plain"] = {**RESIDUAL, "convnext": True}
 ROWS["residual-c4"] = {**RESIDUAL, "group": "C4", "roll": "all", "divide": 4}
 ROWS["residual-d4"] = {**RESIDUAL, "group": "D4", "roll": "all", "divide": 8}
 
@@ -186,7 +188,7 @@ def edited(baseline: Net, row: str, **changes: Any) -> Net:
     if net.residual and (net.head != "dense" or net.unet):
         raise ConfigError(f"{row} labels whole images, and this experiment labels pixels: use baseline, say")
     if net.residual and not net.norm:
-        raise ConfigError(f"{row} has batch norm always: leave --no-norm out, or use baseline, say")
+        raise ConfigError(f"{row} has norms always: leave --no-norm out, or use baseline, say")
     if net.invariants and (net.group is None or not net.residual or net.pool != "mean"):
         raise ConfigError(f"{row}: --invariants is for rolled residual rows, without --pool: use residual-c4, say")
     if "stem_stride" in changes and not net.residual:
@@ -230,6 +232,8 @@ def resized(net: Net, width: int | None, blocks: int | None, hidden: int | None 
     """
     if width is None and blocks is None and hidden is None:
         return net
+    if hidden is not None and net.convnext:
+        raise ConfigError("convnext-plain has no hidden layer: leave --hidden out, or use residual-plain, say")
     if not net.residual:
         raise ConfigError("--width, --blocks and --hidden are for residual rows: use residual-plain, say")
     if hidden is not None and hidden < 1:

@@ -44,6 +44,8 @@ class Entry:
     def label(self) -> str:
         """The row, with the settings that differ from the experiment's: baseline-160epochs."""
         name = self.options.get("factory", self.row).rpartition(":")[2] + MARKS.get(self.experiment, "")
+        if "backbone" in self.options:
+            name = f"{self.options['backbone'].rpartition(':')[2]}-{ROWS[self.row].get('group', 'plain').lower()}"
         for option, unit in NAMED.items():
             value = self.options.get(option)
             if value not in (None, EXPERIMENTS[self.experiment].settings.get(option, USUAL.get(option))):

@@ -36,6 +36,7 @@ KEYWORDS = {
     "mean": "mean over positions",
     "angles": "{} angles averaged at test time",
 }
+KINDS = {"coupled": "coupled attention"}
 OPTIONS = {
     "lr": "learning rate {:g}",
     "dropout": "dropout {:g}",
@@ -55,9 +56,12 @@ GLOSSARY = (
     ),
     ("after each layer", "after each layer", "each layer keeps the strongest response over all orientations."),
     ("residual", "residual", "shortcuts, batch norm, strides, a mean over positions."),
+    ("ConvNeXt", "ConvNeXt-like", "7x7 depthwise convolutions, layer norms, layers four times as wide inside a block."),
     (" maps", "32 maps", "of the first stage, in all orientations; the later stages have two and four times as many."),
     ("invariants", "invariants at the head", "several numbers of each feature that turns do not change, not its mean."),
     ("hidden layer", "hidden layer of 128", "features, in each orientation, of a layer before the last."),
+    ("ViT", "ViT", "a small vision transformer."),
+    ("coupled", "coupled attention", "all orientations attend to the same tokens, not each to its own."),
     ("C4", "C4", "the four quarter turns."),
     ("D4", "D4", "the four quarter turns, each with and without a flip."),
     (" width", "half, quarter, ... width", "filters in a layer, relative to the ordinary network."),
@@ -91,15 +95,25 @@ def network_name(entry: Entry) -> str:
     factory = entry.options.get("factory")
     if factory:
         return ", ".join(_of_factory(factory))
+    net = edited(EXPERIMENTS[entry.experiment].baseline, entry.row)
+    backbone = entry.options.get("backbone")
     sizes = [
         words.format(entry.options[option])
         for option, words in SIZES.items()
         if entry.options.get(option) not in (None, USUAL.get(option))
     ]
-    return ", ".join([*_of_net(edited(EXPERIMENTS[entry.experiment].baseline, entry.row)), *sizes])
+    return ", ".join([*(_of_backbone(backbone, net) if backbone else _of_net(net)), *sizes])
+
+
+def _of_backbone(spec: str, net: Net) -> list[str]:
+    """The kind of a network of another library."""
+    library, _, name = spec.partition(":")
+    return [f"ordinary {name} of {library}"] if net.group is None else [f"rolled {name} of {library}", net.group]
 
 
 def _of_net(net: Net) -> list[str]:
+    if net.convnext:
+        return ["ordinary ConvNeXt-like"]
     if net.residual:
         return ["ordinary residual"] if net.group is None else ["rolled residual", net.group]
     width = [_width(net.divide, net.widen)] if net.divide != net.widen else []
@@ -128,8 +142,11 @@ def _of_factory(factory: str) -> list[str]:
     function = getattr(import_module(module), name)
     facts = {key: parameter.default for key, parameter in signature(function).parameters.items()}
     if "filters" not in facts:
-        size, _, kind = name.partition("_")
-        return ["ordinary", f"{size} layers"] if kind == "plain" else ["rolled", f"{size} layers", kind.upper()]
+        size, kind, *more = name.split("_")
+        what = {"vit": "ViT"}.get(size, f"{size} layers")
+        return (
+            ["ordinary", what] if kind == "plain" else ["rolled", what, kind.upper(), *(KINDS[word] for word in more)]
+        )
     keywords = function.keywords if isinstance(function, partial) else {}
     words = [KEYWORDS[key].format(value) for key, value in keywords.items() if key in KEYWORDS]
     return ["rolled", f"{'-'.join(map(str, facts['filters']))} filters", facts["group"].name, *words]

@@ -13,6 +13,7 @@ from quarterturn_lab.studies.definition import TURNED, Entry, Question, Study, T
 # the record of bench/recipe.py, from a busy one, has 3 to 18 % more, for all networks alike.
 MILLISECONDS: dict[str, dict[int, float]] = {
     "residual-plain": {16: 0.42, 24: 0.74, 32: 1.00, 48: 1.88, 64: 3.00},
+    "convnext-plain": {24: 0.95, 32: 1.32, 48: 2.26, 64: 3.6},
     "residual-c4": {16: 0.53, 24: 0.86, 32: 1.00, 48: 1.77, 64: 2.42},
     "residual-d4": {16: 0.54, 24: 0.86, 32: 0.98, 48: 1.53, 64: 1.92},
 }
@@ -30,7 +31,7 @@ def epochs(experiment: str, row: str, width: int, seconds: float) -> int:
 def trained(experiment: str, row: str, width: int, seconds: int, seeds: int = 1, **options: Any) -> Entry:
     """A network with as many epochs as fit into a budget. Rolled ones are not turned at test time: they are exact."""
     own: dict[str, Any] = {"width": width, "blocks": 1, "epochs": epochs(experiment, row, width, seconds), **options}
-    if row != "residual-plain":
+    if not row.endswith("plain"):
         own["score_turns"] = False
     return Entry(experiment, row, seeds, own, seconds)
 
@@ -55,6 +56,7 @@ def search(experiment: str, about: str, **changes: Any) -> Study:
 
     kinds: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
         "residual-plain": ((24, 48), {}),
+        "convnext-plain": ((24, 48), {}),
         "residual-c4": ((24, 48), HEAD),
         "residual-d4": ((48, 64), HEAD),  # of as many maps it is cheaper
     }
@@ -109,27 +111,37 @@ GALAXIES_SEARCH = search(
 
 # --- what the searches prefer, tested ---------------------------------------------------------------------------------
 
-WIDTHS = {60: (32,), 300: (32, 64)}  # validation chooses between two widths of each kind where there is time for it
+# Validation chooses between two widths of a kind where there is time for it: one seed of each, three of the better.
+WIDTHS = {60: (32,), 300: (32, 64)}
+ROWS_OF = {60: tuple(MILLISECONDS), 300: ("residual-plain", "residual-c4")}
+BETTER: dict[str, dict[str, int]] = {  # maps that validation preferred at 300 seconds, by experiment and row
+    "recipe-plankton-2000": {"residual-plain": 32, "residual-c4": 64},
+}
 
 
 def recipe(experiment: str, about: str, **changes: Any) -> Study:
-    """One network of each kind, or two widths of it, with three seeds or five, for one and five minutes."""
+    """One network of each kind, or two widths of it, for one and five minutes."""
     five = experiment in FIVE
+    ordinary = ("residual-plain", "convnext-plain")
 
     def final(row: str, width: int, seconds: int) -> Entry:
-        seeds = 5 if seconds == 60 and five else 3
-        return trained(experiment, row, width, seconds, seeds, **({} if row == "residual-plain" else HEAD))
+        seeds = 5 if seconds == 60 and five and row in ("residual-plain", "residual-c4") else 3
+        if seconds == 300 and BETTER.get(experiment, {}).get(row) != width:
+            seeds = 1
+        return trained(experiment, row, width, seconds, seeds, **({} if row in ordinary else HEAD))
 
     every = {
         (row, width, seconds): final(row, width, seconds)
         for seconds, widths in WIDTHS.items()
         for width in widths
-        for row in MILLISECONDS
+        for row in ROWS_OF[seconds]
     }
     questions = [
-        Question(entry.label, f"{every['residual-plain', width, seconds].label}{TURNED}", f"{seconds} CPU seconds each")
-        for (row, width, seconds), entry in every.items()
-        if row != "residual-plain"
+        Question(entry.label, f"{other.label}{TURNED}", f"{seconds} CPU seconds each")
+        for (row, _, seconds), entry in every.items()
+        for (opponent, _, as_long), other in every.items()
+        if row not in ordinary and opponent in ordinary and seconds == as_long
+        if entry.seeds > 1 and other.seeds > 1
     ]
     return Study(
         entries=tuple(every.values()),
@@ -142,7 +154,6 @@ def recipe(experiment: str, about: str, **changes: Any) -> Study:
             "All runs share one test set. ± and intervals cover other seeds, not other test images.",
             *(["Seeds four and five were added because three had left the interval at one minute open."] * five),
             *LIMITS,
-            "Ordinary networks are residual ones only: no ConvNeXt, and none of timm.",
         ),
         about=f"{about} Settings come from a [search](recipe-search-plankton.md) on validation images.",
         budgets=tuple(WIDTHS),
@@ -168,6 +179,47 @@ RECIPES = {
     )
 }
 
+# --- a network of others ----------------------------------------------------------------------------------------------
+
+# CPU milliseconds for one image, of timm's resnet10t and of what `convert` makes of it.
+TWIN = {"residual-plain": 2.95, "residual-c4": 2.07}
+TWIN_SECONDS = 120
+
+
+def _twin(row: str, seeds: int = 3, **options: Any) -> Entry:
+    own: dict[str, Any] = {"backbone": "timm:resnet10t", **options}
+    own |= {"how": "plain"} if row == "residual-plain" else {"score_turns": False}
+    count = round(1000 * TWIN_SECONDS / TWIN[row] / IMAGES["2000"])
+    return Entry("recipe-plankton-2000", row, seeds, {**own, "epochs": count}, TWIN_SECONDS)
+
+
+def _twins() -> Study:
+    ordinary, mean, rolled = _twin("residual-plain"), _twin("residual-c4"), _twin("residual-c4", **HEAD)
+    slower = (_twin("residual-plain", 1, lr=2e-3), _twin("residual-c4", 1, lr=2e-3, **HEAD))
+    return Study(
+        "Plankton, a network of timm and its twin",
+        "About 2,000 images of 121 classes, and two minutes of training: timm's resnet10t, or its converted twin?",
+        "2,014 training images, 48 x 48 pixels. `quarterturn.convert` keeps the number of maps. The settings were "
+        "searched for with other networks.",
+        (ordinary, mean, rolled, *slower),
+        (Takeaway(rolled.label, (f"{ordinary.label}{TURNED}", mean.label)),),
+        (
+            Question(rolled.label, f"{ordinary.label}{TURNED}", f"{TWIN_SECONDS} CPU seconds each"),
+            Question(mean.label, f"{ordinary.label}{TURNED}", f"{TWIN_SECONDS} CPU seconds each"),
+            Question(rolled.label, mean.label, "what the head does"),
+        ),
+        (
+            "All runs share one test set. ± and intervals cover other seeds, not other test images.",
+            "The network was made for larger images: its last maps have 2 x 2 positions.",
+            LIMITS[1],
+        ),
+        budgets=(TWIN_SECONDS,),
+        further="It needs timm: `pip install timm`.",
+    )
+
+
+RECIPES["recipe-timm"] = _twins()
+
 # --- nuclei -----------------------------------------------------------------------------------------------------------
 
 # CPU milliseconds for one tile of 64 x 64 pixels, from a busy machine: a U-Net of 16 maps, or of 32, and rolled ones of
@@ -179,6 +231,7 @@ TILES = {
     "roll-all-half": 21.6,
     "roll-all-quarter-dihedral": 27.3,
 }
+UNETS = {60: tuple(TILES), 300: ("baseline", "baseline-wide", "roll-all-half")}
 SCENES = 429  # training images, a tile of each in an epoch
 
 
@@ -190,7 +243,7 @@ def _unet(row: str, seconds: int) -> Entry:
 
 
 def _nuclei() -> Study:
-    every = {(row, seconds): _unet(row, seconds) for seconds in (60, 300) for row in TILES}
+    every = {(row, seconds): _unet(row, seconds) for seconds, rows in UNETS.items() for row in rows}
     return Study(
         "Nuclei and minutes of training",
         "About 430 microscopy images with masks, and a minute or five of training: an ordinary U-Net, or a rolled one?",
