@@ -14,6 +14,7 @@ from quarterturn._convert.convolution_rules import (
     transposed_layer,
 )
 from quarterturn._convert.equivariant_writer import EquivariantWriter, pointwise_layer
+from quarterturn._convert.function_calls import node_of
 from quarterturn._convert.initial_weights import per_feature
 from quarterturn._convert.norm_rules import batch_norm, group_norm, instance_norm, layer_norm, of_heads
 from quarterturn._convert.reduction_rules import check_summed
@@ -29,6 +30,7 @@ from quarterturn._convert.tracked_value import TrackedValue, ordinary_tensor, re
 from quarterturn._convert.widths import repeated
 from quarterturn.graph import pointwise
 from quarterturn.graph.refusal import Refusal
+from quarterturn.graph.writing import copied_module
 from quarterturn.layers.norms import BatchNorm
 
 Rule = Callable[[EquivariantWriter, str, Any, TrackedValue, Any], TrackedValue]
@@ -111,6 +113,18 @@ def softmax(w: EquivariantWriter, path: str, module: Any, value: TrackedValue, e
 def copied_layer(w: EquivariantWriter, path: str, module: nn.Module, value: TrackedValue, example: Any) -> TrackedValue:
     """A layer on an ordinary tensor, as it is."""
     return ordinary_tensor(example, w.layer(path, lambda: copy.deepcopy(module), value.node))
+
+
+def layer_on_constant(
+    w: EquivariantWriter, path: str, module: nn.Module, value: TrackedValue, example: Any
+) -> TrackedValue:
+    """A layer that sees parameters and buffers alone, as in a network that computes a bias: as it is, with its weights."""
+    if value.for_one is not None:
+        raise Refusal("it sees a tensor that depends on the number of examples")
+    w.check_same_use(path, ("on constants",))
+    names = (*value.names, *(f"{path}.{name}" for name, _ in module.named_parameters()))
+    make = lambda: copied_module(module)  # noqa: E731
+    return TrackedValue("constant", lambda: w.layer(path, make, node_of(value)), example, names=names)
 
 
 LAYER_RULES: list[tuple[Any, Rule]] = [

@@ -16,7 +16,7 @@ from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.function_calls import node_of
 from quarterturn._convert.function_rules import value_of_call
 from quarterturn._convert.heads import Head, LastLayers, last_layer, last_layers, sees_positions
-from quarterturn._convert.layer_rules import copied_layer, rule_for, softmax
+from quarterturn._convert.layer_rules import copied_layer, layer_on_constant, rule_for, softmax
 from quarterturn._convert.plain_parts import number_as_before, plain_part
 from quarterturn._convert.tail_steps import ends
 from quarterturn._convert.tracked_value import Form, TrackedValue, number, ordinary_tensor, values_in
@@ -146,6 +146,8 @@ class EquivariantRewriter:
             raise Refusal("layers with several inputs are not known")
         path, value = str(node.target), args[0]
         module = self.captured.modules[path]
+        if value.kind == "constant":
+            return layer_on_constant(self.writer, path, module, value, example)
         rule = rule_for(module)
         if value.kind == "ordinary" and (len(value.shape) <= 2 or isinstance(module, pointwise.LAYERS)):
             return copied_layer(self.writer, path, module, value, example)
