@@ -193,16 +193,21 @@ def reshaped(axes: Sequence[Axis], shape: Sequence[int], order: int, heads: bool
     """What the axes hold after the old tensor was given another shape; with `heads` features may become those."""
     rest = [component for axis in axes for component in axis]
     found: list[Axis] = []
+    passed: list[Component] = []  # tokens of one, which may be in another place then
     for place, size in enumerate(shape):
         mine: list[Component] = []
-        if size == 1 and rest and isinstance(rest[0], Features) and rest[0].channels == 1:
+        while size > 1 and rest and isinstance(rest[0], Free) and rest[0].size == 1:
+            passed.append(rest.pop(0))
+        if size == 1 and passed:
+            mine.append(passed.pop(0))
+        elif size == 1 and rest and isinstance(rest[0], Features | Free) and size_of(rest[0]) == 1:
             mine.append(rest.pop(0))
         while math.prod(map(size_of, mine)) < size:
             if not rest:
                 raise Refusal("its new shape cannot be followed")
             needed, component = size // math.prod(map(size_of, mine)), rest.pop(0)
             if size_of(component) > needed:
-                behind = shape[place + 1] if place + 1 < len(shape) else 0
+                behind = next((n for n in shape[place + 1 :] if n > 1), 0)
                 if heads and isinstance(component, Features) and 1 < behind == component.channels / needed:
                     parts: tuple[Component, Component] = (HeadIndex(component, needed), HeadFeatures(component, needed))
                 else:

@@ -43,7 +43,7 @@ def reshape(
     w.head_splits += [(path.rpartition(".")[0], c) for axis in axes for c in axis if isinstance(c, HeadIndex)]
     new = replace(value, example=example, axes=axes)
     if value.form == "tokens" and not any(is_token_axis(w.group.dim, axis) for axis in axes):
-        value = w.maps(value, path, known)
+        value = w.maps(value, path, known) if value.positions else w.without_token_axis(value)
         return reshape(w, path, value, example, known, heads)
     if value.form != "in_batch" and new.has_each_axis_once():
         return new

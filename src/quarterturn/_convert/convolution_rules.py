@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from quarterturn._convert.axes import Batch, Extra, Position, Spread, maps_of
+from quarterturn._convert.axes import Batch, Extra, HeadIndex, Position, Spread, maps_of
 from quarterturn._convert.computed_filters import Computed
 from quarterturn._convert.equivariant_writer import EquivariantWriter
+from quarterturn._convert.head_rules import mixed_heads
 from quarterturn._convert.initial_weights import drawn, is_torchs_default, per_feature, projected, rearranged
 from quarterturn._convert.tracked_value import TrackedValue, free_tokens, is_features_first, maps_after, result
 from quarterturn._convert.widths import Features, channels, make_equal
@@ -301,6 +302,8 @@ def linear(
     """On the features of maps a 1x1 convolution, on flattened maps one of their size, else a RollLinear."""
     value = w.without_blocks(w.with_orientations(value, path), path)
     last = value.axes[-1]
+    if len(last) == 1 and isinstance(last[0], HeadIndex):
+        return mixed_heads(w, path, weight, bias, value, example)
     if not any(isinstance(c, Features) for c in last):
         raise Refusal("it mixes positions, or other axes than features")
     positions = sorted((c for c in last if isinstance(c, Position)), key=lambda p: p.axis)

@@ -41,6 +41,7 @@ from quarterturn._convert.initial_weights import Init, per_feature
 from quarterturn._convert.strip_layers import StripAsMaps
 from quarterturn._convert.tracked_value import (
     TrackedValue,
+    free_tokens,
     is_features_first,
     is_token_axis,
     named,
@@ -87,6 +88,7 @@ class EquivariantWriter:
     pooled_features: list[Features] = field(default_factory=list)
     outputs: dict[str, tuple[Axis, ...]] = field(default_factory=dict)  # the axes of what had orientations, by paths
     head_splits: list[tuple[str, HeadIndex]] = field(default_factory=list)  # where features became heads
+    like: fx.Node | None = None  # some tensor with orientations, which has an entry for every example
     heads: dict[str, int] = field(default_factory=dict)  # how many numbers each last layer sees, by its path
 
     def __post_init__(self) -> None:
@@ -295,6 +297,13 @@ class EquivariantWriter:
             return value
         value = self.maps(value, path)
         return replace(value, node=self._in_one_column(self.method("flatten", value.node, 2)), form="tokens")
+
+    def without_token_axis(self, value: TrackedValue) -> TrackedValue:
+        """One token without a position, as a dense tensor."""
+        if free_tokens(value) != 1:
+            raise Refusal("its new shape cannot be followed")
+        axes = tuple(axis for axis in value.axes if not is_token_axis(self.group.dim, axis))
+        return replace(value, node=self.method("flatten", value.node, 1), axes=axes, form="dense")
 
     def by_position(self, value: TrackedValue, path: str) -> TrackedValue:
         """The value as maps or tokens, for what treats every position alike; a dense one as maps of one position."""
