@@ -81,7 +81,7 @@ class Fit:
     def look(self) -> Found:
         """Say what the folder holds."""
         options = {name: value for name, value in self.request.options.items() if name in ImageSettings.model_fields}
-        validation = self.request.options.get("validation", 0.15)
+        validation = self.request.options.get("validation", 0.0)  # the folder's own part, or the usual one
         settings = Settings(
             folder=str(self.request.folder), side=64, channels=3, rules=2, validation=validation, **options
         )
