@@ -69,6 +69,8 @@ def test_larger_images_where_the_minutes_allow_them() -> None:
     assert sides == [48, 48, 64, 96]  # 96 is the first that half of the images do not exceed
     assert plan.size_for(found_for(sides=(28, 28, 28)), 600, cost).side == 32
     assert plan.size_for(found_for(), None, cost).side == 96
+    asked = plan.size_for(found_for(), 60, cost, side=40)
+    assert (asked.side, asked.stem_stride) == (40, 1)
     large = found_for(sides=(300, 400, 500))
     assert [plan.size_for(large, 1e6, cost, backbone).side for backbone in (False, True)] == [128, 224]
 
