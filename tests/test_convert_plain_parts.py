@@ -84,7 +84,7 @@ PARTS: dict[str, Callable[[], nn.Module]] = {
     "attention": lambda: Part(attention, qkv=nn.Linear(WIDTH, 3 * WIDTH)),
     "strips": lambda: Part(pooled_strips, a=nn.Conv2d(WIDTH, WIDTH, (3, 1), padding=(1, 0))),
     "batch norm inside": lambda: Part(lambda m, x: m.b(m.a(x)).cummax(2).values, a=layer(), b=nn.BatchNorm2d(WIDTH)),
-    "rolled positions": lambda: Part(lambda m, x: m.a(x.roll(2, 3)), a=layer()),
+    "flipped positions": lambda: Part(lambda m, x: m.a(x.flip(3)), a=layer()),
     "branch on the type": lambda: Part(decided, a=layer()),
     "branch on the type without layers": lambda: Part(
         lambda m, x: m.a(x) * 2 if torch.is_tensor(x) else m.a(x), a=layer()
@@ -326,13 +326,13 @@ MEETINGS: dict[str, tuple[Callable[..., Any], Callable[[], nn.Module]]] = {
         channels_last,
         lambda: Part(lambda m, x: m.a(x).cumsum(2) * 0.1, a=nn.Linear(WIDTH, WIDTH)),
     ),
-    "tokens": (as_tokens, lambda: nn.TransformerEncoderLayer(WIDTH, 3, 24, batch_first=True)),
+    "tokens": (as_tokens, lambda: nn.Sequential(Part(lambda m, y: m.a(y).cumsum(1) * 0.1, a=nn.Linear(WIDTH, WIDTH)))),
     "wider tokens": (as_wider_tokens, lambda: Part(lambda m, y: m.a(y).cumsum(1) * 0.1, a=nn.Linear(WIDTH, WIDTH))),
     "tokens with sizes": (with_sizes, lambda: Part(sized, a=layer())),
     "vectors": (as_vectors, lambda: Part(lambda m, v: m.a(v.sort(dim=1).values), a=nn.Linear(WIDTH, WIDTH))),
     "torch's attention, without its weights": (
         lambda m, x: (m.middle(y := x.flatten(2).transpose(1, 2), y, y)[0]).transpose(1, 2).reshape(x.shape),
-        lambda: nn.MultiheadAttention(WIDTH, 3, batch_first=True),
+        lambda: nn.MultiheadAttention(WIDTH, 3, batch_first=True, add_zero_attn=True),
     ),
     "a recurrent layer, without its state": (
         lambda m, x: x * m.middle(x.mean((2, 3)).unsqueeze(1))[0].transpose(1, 2).unsqueeze(3),

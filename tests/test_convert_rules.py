@@ -497,14 +497,13 @@ def strips(x: Tensor) -> Tensor:
     [
         (lambda m, x: m.a(x).mean(3), "reduces one axis of positions"),
         (lambda m, x: m.b(m.a(x).mean(3)), "a convolution over 1 axes"),
-        (lambda m, x: m.a(x).view(2, 8, 8, 2, 8, 2).amax((3, 5)), "positions into blocks"),
         (
             lambda m, x: blocks_first(m.a(x)[..., :8, :], 2).view(2, 32, -1).softmax(1)[:, :3].relu() * 1,
             "known|feature|different shapes",
         ),
         (
             lambda m, x: m.a(x).view(2, 8, 8, 2, 16).permute(0, 1, 3, 2, 4).reshape(2, 16, 8, 16),
-            "positions into blocks",
+            "cut into blocks",
         ),
         (
             lambda m, x: torch.cat([m.a(x).mean(3, keepdim=True), m.a(x).mean(2, keepdim=True).transpose(2, 3)], 1),

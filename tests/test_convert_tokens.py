@@ -105,9 +105,10 @@ class Transformer(nn.Module):
         return self.head(x[:, 0] if self.pool == "token" else x[:, free:].mean(dim=1))
 
 
-def check(net: nn.Module, group: Group, side: int = 16, least: float = 0.8) -> nn.Module:
+def check(net: nn.Module, group: Group, side: int | tuple[int, int] = 16, least: float = 0.8) -> nn.Module:
     """Exact on every element as if it had learnt, in both modes, as a plain network, and after a step."""
-    (x,) = images_like([torch.randn(2, 3, side, side)], dim=2)
+    sides = (side, side) if isinstance(side, int) else side
+    (x,) = images_like([torch.randn(2, 3, *sides)], dim=2)
     converted = qt.convert(net, group, example=x, unknown="refuse")
     assert converted.conversion.rolled_share >= least
     learnt: Any = lively(converted, [x]).double()

@@ -17,6 +17,7 @@ from quarterturn.graph.lively import lively
 FEW: dict[str, dict[str, Any]] = {
     "vit_tiny_patch16_224": {},
     "deit_tiny_distilled_patch16_224": {},
+    "swin_tiny_patch4_window7_224": {"img_size": 56},
 }
 MORE: dict[str, dict[str, Any]] = {
     "vit_small_patch14_reg4_dinov2": {"img_size": 56},
@@ -70,6 +71,11 @@ def test_converted_transformers_are_exact(name: str) -> None:
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224"])
 def test_converted_transformers_are_exact_to_flips(name: str) -> None:
     check(name, qt.D4, **FEW[name])
+
+
+@pytest.mark.slow
+def test_shifted_windows_are_exact_to_flips() -> None:
+    check("swin_tiny_patch4_window7_224", qt.D4, img_size=112)
 
 
 @pytest.mark.slow

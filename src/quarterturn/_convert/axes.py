@@ -20,10 +20,27 @@ class Batch:
 
 @dataclass(frozen=True)
 class Position:
-    """An axis of the maps."""
+    """An axis of the maps, moved on cyclically by `shift` places in each orientation's own frame."""
 
     axis: int
     size: int
+    shift: int = 0
+
+
+@dataclass(frozen=True)
+class Cut:
+    """An axis of the maps was cut into blocks: which block it is, or the place inside one.
+
+    That is one digit of the position, `(position // step) % size`. Blocks may be cut again.
+    """
+
+    of: Position
+    step: int
+    size: int
+
+    @property
+    def axis(self) -> int:
+        return self.of.axis
 
 
 @dataclass(frozen=True)
@@ -69,6 +86,13 @@ class Extra:
     """An axis that the old network made beside these, such as the branches that it weighs against one another."""
 
     size: int
+
+
+@dataclass(frozen=True)
+class Mixed(Extra):
+    """What a linear layer has made of tokens, in each orientation's own frame."""
+
+    tokens: "Axis"
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +156,7 @@ class HeadPart:
 Component = (
     Batch
     | Position
+    | Cut
     | Spread
     | Strips
     | Strip
@@ -171,16 +196,21 @@ def reshaped(axes: Sequence[Axis], shape: Sequence[int], order: int, heads: bool
     """What the axes hold after the old tensor was given another shape; with `heads` features may become those."""
     rest = [component for axis in axes for component in axis]
     found: list[Axis] = []
+    passed: list[Component] = []  # tokens of one, which may be in another place then
     for place, size in enumerate(shape):
         mine: list[Component] = []
-        if size == 1 and rest and isinstance(rest[0], Features) and rest[0].channels == 1:
+        while size > 1 and rest and isinstance(rest[0], Free) and rest[0].size == 1:
+            passed.append(rest.pop(0))
+        if size == 1 and passed:
+            mine.append(passed.pop(0))
+        elif size == 1 and rest and isinstance(rest[0], Features | Free) and size_of(rest[0]) == 1:
             mine.append(rest.pop(0))
         while math.prod(map(size_of, mine)) < size:
             if not rest:
                 raise Refusal("its new shape cannot be followed")
             needed, component = size // math.prod(map(size_of, mine)), rest.pop(0)
             if size_of(component) > needed:
-                behind = shape[place + 1] if place + 1 < len(shape) else 0
+                behind = next((n for n in shape[place + 1 :] if n > 1), 0)
                 if heads and isinstance(component, Features) and 1 < behind == component.channels / needed:
                     parts: tuple[Component, Component] = (HeadIndex(component, needed), HeadFeatures(component, needed))
                 else:
@@ -219,8 +249,9 @@ def _with_ones(before: Sequence[Axis], after: tuple[Axis, ...]) -> tuple[Axis, .
 def _split(component: Component, outer: int, order: int) -> tuple[Component, Component]:
     """A component as two, of which the first, slower one has so many."""
     inner, rest = divmod(size_of(component), outer)
-    if isinstance(component, Position):
-        raise Refusal("it splits an axis of positions into blocks")
+    if isinstance(component, Position | Cut) and not rest:
+        of, step = (component, 1) if isinstance(component, Position) else (component.of, component.step)
+        return Cut(of, step * inner, outer), Cut(of, step, inner)
     if rest or not isinstance(component, Features | Extra | HeadFeatures):
         raise Refusal("its new shape cannot be followed")
     if isinstance(component, HeadFeatures):  # pairs of them, say
@@ -261,6 +292,9 @@ def merged(components: Sequence[Component]) -> Axis:
             axis[-1] = Extra(before.size * component.size)
         elif isinstance(before, Blocks) and isinstance(component, Orientations):
             axis[-1] = before.features
+        elif isinstance(before, Cut) and isinstance(component, Cut) and _are_neighbours(before, component):
+            size = before.size * component.size
+            axis[-1] = component.of if size == component.of.size else Cut(component.of, component.step, size)
         elif isinstance(before, HeadIndex) and isinstance(component, HeadFeatures):
             if before.features.channels == component.features.channels:
                 make_equal(before.features, component.features)
@@ -272,6 +306,44 @@ def merged(components: Sequence[Component]) -> Axis:
         elif size_of(component) != 1 or not isinstance(component, Extra):
             axis.append(component)
     return tuple(axis)
+
+
+def _are_neighbours(slow: Cut, fast: Cut) -> bool:
+    """Whether two digits of a position are one digit, or the position itself."""
+    return slow.of == fast.of and slow.step == fast.step * fast.size
+
+
+def are_turned(exchanged: Sequence[Sequence[int]], held: Sequence[Component]) -> bool:
+    """Whether a turn takes what is along an axis that holds these to itself, in another order.
+
+    Positions, or the same digits of them, must be there along all axes that the group exchanges.
+    """
+    if not held or not all(isinstance(c, Position | Cut) for c in held):
+        return False
+    for axes in exchanged:
+        first, *others = ([c for c in held if getattr(c, "axis", None) == a - 1] for a in axes)
+        for other in others:
+            pairs = zip(sorted(first, key=step_of), sorted(other, key=step_of), strict=False)
+            if len(first) != len(other) or not all(_are_alike(a, b) for a, b in pairs):
+                return False
+    return True
+
+
+def step_of(component: Component) -> int:
+    """How many places of the maps a digit of positions goes on."""
+    return component.step if isinstance(component, Cut) else 1
+
+
+def _are_alike(one: Component, other: Component) -> bool:
+    """Whether positions along two axes, or digits of them, are taken to one another by a turn.
+
+    Of maps whose sides differ, whole axes are, blocks with equal sides, and equally many blocks along both axes.
+    """
+    if not isinstance(one, Cut) or not isinstance(other, Cut):
+        return isinstance(one, Position) and isinstance(other, Position)
+    tops = [c.step * c.size == c.of.size for c in (one, other)]
+    same = (one.step == other.step, one.size == other.size)
+    return tops[0] == tops[1] and (all(same) or (tops[0] and any(same)))
 
 
 def _make_a_head(part: Component | None, times: Component | None) -> bool:

@@ -43,7 +43,7 @@ def reshape(
     w.head_splits += [(path.rpartition(".")[0], c) for axis in axes for c in axis if isinstance(c, HeadIndex)]
     new = replace(value, example=example, axes=axes)
     if value.form == "tokens" and not any(is_token_axis(w.group.dim, axis) for axis in axes):
-        value = w.maps(value, path, known)
+        value = w.maps(value, path, known) if value.positions else w.without_token_axis(value)
         return reshape(w, path, value, example, known, heads)
     if value.form != "in_batch" and new.has_each_axis_once():
         return new
@@ -56,13 +56,15 @@ def _size(w: EquivariantWriter, held: TrackedValue, axis: Axis, known: Mapping[P
     """The size of a new axis, as a number or computed from those of the tensor."""
     if axis in held.axes and axis:
         return w.method("size", held.node, held.axes.index(axis))
+    if held.has_windows and any(isinstance(c, Batch) for c in axis):
+        return -1  # all others are known
     size: Any = 1
     for component in axis:
         if isinstance(component, Features):
             factor: Any = w.width(component)
         elif isinstance(component, OfHeads):
             factor = w.head_size(component)
-        elif isinstance(component, Batch | Position):
+        elif isinstance(component, Batch | Position) and not held.has_windows:
             place = next((i for i, old in enumerate(held.axes) if old == (component,)), None)
             if place is not None:
                 factor = w.method("size", held.node, place)
@@ -85,6 +87,20 @@ def permute(
     if value.form == "in_batch":
         return result(value, w.method("permute", value.node, *order), example, axes=axes)
     return replace(value, example=example, axes=axes)
+
+
+def shift(
+    w: EquivariantWriter, path: str, value: TrackedValue, shifts: Mapping[int, int], example: Tensor
+) -> TrackedValue:
+    """Maps moved on cyclically: only noted, because most of what follows is the same at every position."""
+    value = w.in_network_layout(value, path)
+    axes = list(value.axes)
+    for place, count in shifts.items():
+        held = axes[place]
+        if len(held) != 1 or not isinstance(held[0], Position):
+            raise Refusal("it moves on other axes than those of maps")
+        axes[place] = (replace(held[0], shift=(held[0].shift + count) % held[0].size),)
+    return replace(value, example=example, axes=tuple(axes))
 
 
 def insert_axis(w: EquivariantWriter, path: str, value: TrackedValue, at: int, example: Tensor) -> TrackedValue:

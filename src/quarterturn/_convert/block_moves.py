@@ -50,7 +50,7 @@ def moved_blocks(
     w: EquivariantWriter, path: str, move: BlockMove, value: TrackedValue, example: Tensor
 ) -> TrackedValue:
     """The maps, features first, after such a move in each orientation's own frame."""
-    value = w.maps(value, path)
+    value = w.whole_maps(w.maps(value, path), path)
     place = move.order.index(None)
     before, behind = move.side**place, move.side ** (w.group.dim - place)
 
@@ -102,7 +102,7 @@ def _layout(w: EquivariantWriter, value: TrackedValue) -> tuple[int, ...] | None
     if value.kind == "ordinary" and len(value.shape) == rank:
         return tuple(range(rank))
     simple = value.kind == "oriented" and value.has_each_axis_once() and all(len(axis) == 1 for axis in value.axes)
-    if not simple or len(value.positions) != w.group.dim or len(value.axes) != rank:
+    if not simple or value.has_windows or len(value.positions) != w.group.dim or len(value.axes) != rank:
         return None
     ordered: list[Any] = [*(c for c in value.components if c not in value.positions), *value.positions_in_order]
     ordered[:2] = sorted(ordered[:2], key=lambda c: isinstance(c, Features))

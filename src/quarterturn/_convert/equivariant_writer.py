@@ -17,6 +17,7 @@ from quarterturn._convert.axes import (
     Batch,
     Blocks,
     Component,
+    Cut,
     Extra,
     Free,
     HeadFeatures,
@@ -40,6 +41,7 @@ from quarterturn._convert.initial_weights import Init, per_feature
 from quarterturn._convert.strip_layers import StripAsMaps
 from quarterturn._convert.tracked_value import (
     TrackedValue,
+    free_tokens,
     is_features_first,
     is_token_axis,
     named,
@@ -48,6 +50,7 @@ from quarterturn._convert.tracked_value import (
     with_features,
 )
 from quarterturn._convert.widths import Features, Widths, channels
+from quarterturn._convert.window_layers import Shift, WindowsToBatch, WindowsToFeatures
 from quarterturn.errors import QuarterturnError
 from quarterturn.filters import Rotate
 from quarterturn.graph.in_place import copy_not_in_place
@@ -85,6 +88,7 @@ class EquivariantWriter:
     pooled_features: list[Features] = field(default_factory=list)
     outputs: dict[str, tuple[Axis, ...]] = field(default_factory=dict)  # the axes of what had orientations, by paths
     head_splits: list[tuple[str, HeadIndex]] = field(default_factory=list)  # where features became heads
+    like: fx.Node | None = None  # some tensor with orientations, which has an entry for every example
     heads: dict[str, int] = field(default_factory=dict)  # how many numbers each last layer sees, by its path
 
     def __post_init__(self) -> None:
@@ -201,6 +205,8 @@ class EquivariantWriter:
         value = self.strip_as_maps(self.with_orientations(value, path), path)
         if value.form != "in_batch":
             return value
+        if value.has_windows or value.is_shifted:
+            return self._windows_back(value, path)
         tokens = self._token_axis(value)
         long = [axis for i, axis in enumerate(value.axes) if len(axis) > 1 and i != tokens]
         if not value.has_each_axis_once() or long or not any(isinstance(c, Features) for c in value.components):
@@ -220,6 +226,49 @@ class EquivariantWriter:
             return replace(value, node=back, form="tokens")
         node = self.helper(f"{path}.back", lambda: OrientationsToFeatures(self.group, self.rotate), node)
         return replace(value, node=node, form="maps" if value.positions else "dense")
+
+    def _windows_back(self, value: TrackedValue, path: str) -> TrackedValue:
+        """Maps that were cut into blocks, or moved on, as they were before."""
+        if not value.has_each_axis_once() or not any(isinstance(c, Features) for c in value.components):
+            raise Refusal("features and positions cannot be told apart here")
+        batch, cuts = next(c for c in value.components if isinstance(c, Batch)), self._cuts(value)
+        node = value.node
+        for place, axis in reversed(list(enumerate(value.axes))):
+            if len(axis) > 1:
+                if value.features in axis:
+                    raise Refusal("features and positions cannot be told apart here")
+                node = self.method("unflatten", node, place, [-1 if c == batch else size_of(c) for c in axis])
+        held: list[Component | None] = [c for axis in value.axes for c in axis or (None,)]
+        order = [held.index(c) for c in (batch, value.features, *(c for cut in cuts for c in cut))]
+        ones = [i for i, c in enumerate(held) if c is None]
+        node = self.method("permute", node, *order, *ones) if [*order, *ones] != list(range(len(held))) else node
+        for _ in ones:
+            node = self.method("squeeze", node, -1)
+        options = self._shifts(value), [[c.size for c in cut] for cut in cuts], self.rotate
+        node = self.helper(f"{path}.back", lambda: WindowsToFeatures(self.group, *options), node)
+        return replace(value, node=node, form="maps")
+
+    def _cuts(self, value: TrackedValue) -> list[list[Position | Cut]]:
+        """For each axis of the maps, what it was cut into, slowest first, or itself."""
+        return [[*value.digits(p)] or [p] for p in value.positions_in_order]
+
+    def _shifts(self, value: TrackedValue) -> list[int]:
+        return [p.shift for p in value.positions_in_order]
+
+    def moved_on(self, value: TrackedValue, path: str) -> TrackedValue:
+        """Maps that the old network has moved on cyclically, moved on: for what is not the same at every position."""
+        if not value.is_shifted:
+            return value
+        value = self.maps(value, path)
+        shifts = self._shifts(value)
+        node = self.helper(f"{path}.shift", lambda: Shift(self.group, shifts, self.rotate), value.node)
+        return replace(value, node=node, axes=tuple(tuple(map(_without_shift, axis)) for axis in value.axes))
+
+    def whole_maps(self, value: TrackedValue, path: str) -> TrackedValue:
+        """The value moved on, where the old one is; refused where it is cut into blocks."""
+        if value.has_windows:
+            raise Refusal("it needs whole maps, and these are cut into blocks")
+        return self.moved_on(value, path)
 
     def _token_axis(self, value: TrackedValue) -> int | None:
         """The axis that holds all positions, joined, or tokens without any."""
@@ -244,6 +293,13 @@ class EquivariantWriter:
             return value
         value = self.maps(value, path)
         return replace(value, node=self._in_one_column(self.method("flatten", value.node, 2)), form="tokens")
+
+    def without_token_axis(self, value: TrackedValue) -> TrackedValue:
+        """One token without a position, as a dense tensor."""
+        if free_tokens(value) != 1:
+            raise Refusal("its new shape cannot be followed")
+        axes = tuple(axis for axis in value.axes if not is_token_axis(self.group.dim, axis))
+        return replace(value, node=self.method("flatten", value.node, 1), axes=axes, form="dense")
 
     def by_position(self, value: TrackedValue, path: str) -> TrackedValue:
         """The value as maps or tokens, for what treats every position alike; a dense one as maps of one position."""
@@ -296,7 +352,7 @@ class EquivariantWriter:
         value = self.strip_as_maps(value, path)
         if len(value.axes) != 2 + self.group.dim or not is_features_first(value):
             raise Refusal(f"it needs maps with features first and {self.group.dim} axes of positions")
-        return self.maps(value, path)
+        return self.moved_on(self.maps(value, path), path)
 
     def dense(self, value: TrackedValue, path: str) -> TrackedValue:
         """The value without axes of positions; refused where it has more than one position."""
@@ -313,9 +369,9 @@ class EquivariantWriter:
         if value.form == "in_batch":
             return value
         self.check_whole(value)
-        if value.form != "tokens":
+        if value.form != "tokens" or value.has_windows or value.is_shifted:
             value = self.maps(value, path) if value.positions else self.dense(value, path)
-        node = self.helper(f"{path}.beside", lambda: OrientationsToBatch(self.group, self.rotate), value.node)
+        node = self._beside(value, path)
         held: list[Component] = [next(c for c in value.components if isinstance(c, Batch)), value.features]
         axes = value.axes
         if value.form == "tokens":
@@ -324,7 +380,7 @@ class EquivariantWriter:
             if at is None:
                 raise Refusal("tokens cannot be told apart here")
             held, axes = [*held, all_of_it := Tokens((axes[at],))], (*axes[:at], (all_of_it,), *axes[at + 1 :])
-        held += value.positions_in_order if value.form != "tokens" else []
+        held += [c for cut in self._cuts(value) for c in cut] if value.form != "tokens" else []
         split = [c for c in value.components if isinstance(c, HeadIndex | HeadFeatures)]
         if split:
             split.sort(key=lambda c: isinstance(c, HeadFeatures))
@@ -340,6 +396,13 @@ class EquivariantWriter:
         if value.form == "tokens":
             axes = value.axes
         return replace(value, node=node, form="in_batch", axes=tuple(merged(axis) for axis in axes))
+
+    def _beside(self, value: TrackedValue, path: str) -> fx.Node:
+        """Features first, orientations in the batch; maps cut into blocks where the old ones are, and moved on."""
+        if not value.has_windows and not value.is_shifted:
+            return self.helper(f"{path}.beside", lambda: OrientationsToBatch(self.group, self.rotate), value.node)
+        options = self._shifts(value), [[c.size for c in cut] for cut in self._cuts(value)], self.rotate
+        return self.helper(f"{path}.windows", lambda: WindowsToBatch(self.group, *options), value.node)
 
     def check_whole(self, value: TrackedValue) -> None:
         """Refuse what holds one axis of its maps alone: turned images would have it along another one."""
@@ -376,13 +439,13 @@ class EquivariantWriter:
         else:
             features.fixed(features.channels, shared=True)
             self.pooled_features.append(features)
-        value = self.in_network_layout(value, path)
+        value = self.whole_maps(self.in_network_layout(value, path), path)
         node = self.helper(f"{path}.pool", lambda: Pool(self.group, self.pool, rotate=self.rotate), value.node)
         return self.without_orientations(value, node)
 
     def stacked(self, value: TrackedValue, path: str, places: Callable[[], list[int]] | None = None) -> TrackedValue:
         """The value with its orientations as channels, feature by feature: all of them, or those in some places."""
-        value = self.in_network_layout(self.without_blocks(value, path), path)
+        value = self.whole_maps(self.in_network_layout(self.without_blocks(value, path), path), path)
 
         def make() -> ToChannels:
             chosen = None if places is None else places()
@@ -511,6 +574,12 @@ def _rank(component: Component) -> tuple[int, int]:
     order: Sequence[type] = (Batch, Features, Extra, Position)
     kind = next((i for i, kind in enumerate(order) if isinstance(component, kind)), 1)
     return kind, component.axis if isinstance(component, Position) else 0
+
+
+def _without_shift(component: Component) -> Component:
+    if isinstance(component, Cut):
+        return replace(component, of=replace(component.of, shift=0))
+    return replace(component, shift=0) if isinstance(component, Position) else component
 
 
 def _found(model: nn.Module, path: str) -> Any:

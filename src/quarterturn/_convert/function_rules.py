@@ -1,5 +1,6 @@
 """What becomes of each function and method that the network's code calls: one rule for each name."""
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,7 +24,9 @@ from quarterturn._convert import (
 from quarterturn._convert.attention_heads import makes_heads
 from quarterturn._convert.axes import (
     Axis,
+    Batch,
     Blocks,
+    Cut,
     Extra,
     OfHeads,
     Position,
@@ -34,6 +37,7 @@ from quarterturn._convert.axes import (
 from quarterturn._convert.computed_filters import computed_filters
 from quarterturn._convert.equivariant_writer import EquivariantWriter, pointwise_layer
 from quarterturn._convert.function_calls import Call, asks_for_sizes, node_of, same_call
+from quarterturn._convert.one_example import depends_on_examples, of_one_example
 from quarterturn._convert.position_tables import is_table, position_table
 from quarterturn._convert.tracked_value import (
     TrackedValue,
@@ -137,6 +141,8 @@ def _of_numbers(
     if asks_for_sizes(node):  # of a parameter: where it is used as it is, they are the same
         return number(example, example) if isinstance(example, int) else tuple(number(n, n) for n in example)
     constants = [v for v in values if v.kind == "constant"]
+    if depends_on_examples(values) and not any(v.source and _is_parameter(w, v.source) for v in constants):
+        return of_one_example(w, node, args, kwargs, values, example)
     if constants and isinstance(example, Tensor | tuple):
         names = tuple(dict.fromkeys(name for v in constants for name in v.names))
         detached = name_of(node.target) == "detach" or all(v.detached for v in constants)
@@ -150,7 +156,7 @@ def _of_numbers(
         if name_of(node.target) == "expand" and _expands_by_itself(node):
             return constants[0]
         if name_of(node.target) in ("expand", "repeat") and _is_one_for_each_example(constants[0], constant):
-            return replace(constant, source=constants[0].source)
+            return replace(constant, source=constants[0].source, single=constants[0])
         return constant if isinstance(example, Tensor) else _results(w, constant)
     if any(v.kind == "number" and v.node is None for v in values):
         if isinstance(example, Tensor):
@@ -214,10 +220,19 @@ def _meets_table(w: EquivariantWriter, node: fx.Node, tensors: list[TrackedValue
 def _on_ordinary_tensors(w: EquivariantWriter, node: fx.Node, args: Any, kwargs: Any, example: Any) -> Any:
     new = same_call(w, node, args, kwargs)
     if asks_for_sizes(node):
-        return number(example, new)
+        return _sizes_of_ordinary(w, node, new, example)
     if isinstance(example, tuple | list):
         return tuple(ordinary_tensor(item, w.function(operator.getitem, new, i)) for i, item in enumerate(example))
     return ordinary_tensor(example, new)
+
+
+def _sizes_of_ordinary(w: EquivariantWriter, node: fx.Node, new: fx.Node, example: Any) -> Any:
+    """The sizes of an ordinary tensor, of which the first is the number of examples."""
+    if isinstance(example, tuple):
+        found = [number(n, w.function(operator.getitem, new, i)) for i, n in enumerate(example)]
+        return (replace(found[0], for_one=1), *found[1:])
+    asked = option(node.args, node.kwargs, 1, "dim")
+    return replace(number(example, new), for_one=1 if asked == 0 else None)
 
 
 # --- tensors with orientations ----------------------------------------------------------------------------------------
@@ -244,7 +259,12 @@ def _sizes(call: Call) -> Any:
         if is_token_axis(call.w.group.dim, axis) and value.form in ("tokens", "in_batch"):
             place = 2 if value.form == "tokens" else value.axes.index(axis)
             return replace(number(size, call.w.method("size", value.node, place)), axes=(axis,))
-        same = all(isinstance(c, Extra | Spread) for c in axis)  # numbers of features and examples differ there
+        if is_token_axis(call.w.group.dim, axis) and value.form == "maps" and value.positions:
+            sides = [call.w.method("size", value.node, 2 + i) for i in range(call.w.group.dim)]
+            return replace(number(size, call.w.function(math.prod, sides)), axes=(axis,))
+        if axis and isinstance(axis[0], Batch) and all(isinstance(c, Position | Cut) for c in axis[1:]):
+            return replace(number(size), axes=(axis,), for_one=axis_size(axis[1:]))
+        same = all(isinstance(c, Extra | Spread | Cut) for c in axis)  # numbers of features and examples differ there
         return replace(number(size, size if same else None), axes=(axis,))
 
     if asked is not None:
@@ -262,10 +282,13 @@ def _dropout(call: Call) -> TrackedValue:
 def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
     """Tensors are brought to one layout, and parameters for each channel or position to the same."""
     w, path = call.w, call.path
+    call, values = _one_of_each(call, values)
     tensors = {id(v): w.with_orientations(v, path) for v in values if v.kind != "constant"}
     strips = _are_alike_strips(list(tensors.values()))
     if not strips:
         tensors = {key: w.strip_as_maps(v, path) for key, v in tensors.items()}
+    if len({(p.axis, p.shift) for v in tensors.values() for p in v.positions if p.size > 1}) > w.group.dim:
+        tensors = {key: w.moved_on(v, path) for key, v in tensors.items()}  # some of them are shifted
     axes = broadcast([v.axes for v in tensors.values()])
     if tuple(map(axis_size, axes)) != tuple(call.example.shape) and len(tensors) == len(values):
         raise Refusal("it expands tensors that meet none of that size")
@@ -299,6 +322,22 @@ def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
     return result(first, same_call(w, call.node, call.args, call.kwargs, found), call.example)
 
 
+def _one_of_each(call: Call, values: list[TrackedValue]) -> tuple[Call, list[TrackedValue]]:
+    """The call with one copy of constants that have one for each example; a token that is learnt becomes a tensor."""
+    known: dict[int, TrackedValue] = {}
+
+    def one(_: str, value: TrackedValue) -> TrackedValue:
+        if value.single is None:
+            return value
+        if id(value) not in known:
+            alone = token_rules.is_learnt_token(call.w, value) and value.shape[1] == 1 == call.example.shape[1]
+            known[id(value)] = token_rules.learnt_tokens(call.w, value) if alone else value.single
+        return known[id(value)]
+
+    args, kwargs, values = trees.mapped((call.args, call.kwargs, values), TrackedValue, one)
+    return replace(call, args=args, kwargs=kwargs), values
+
+
 def _are_alike_strips(tensors: list[TrackedValue]) -> bool:
     """Whether all are the same strips of maps: number by number, nothing has to be moved."""
     return tensors[0].strips is not None and len({(v.strips, v.shape) for v in tensors}) == 1
@@ -314,12 +353,12 @@ def _on_heads(call: Call, value: TrackedValue, constants: list[TrackedValue]) ->
     if tuple(call.example.shape) != value.shape:
         raise Refusal(f"{named(constants[0])} makes a tensor of heads larger")
     value = w.orientations_in_batch(value, call.path)
-    node, found = token_rules.meets_constants(w, call.path, value, constants)
+    node, found, count = token_rules.meets_constants(w, call.path, value, constants)
 
     def find(other: TrackedValue) -> Any:
         return found.get(id(other)) or (node_of(other) if other.kind in ("constant", "number") else node)
 
-    out = w.method("flatten", same_call(w, call.node, call.args, call.kwargs, find), 0, 1)
+    out = w.method("flatten", same_call(w, call.node, call.args, call.kwargs, find), 0, count - 1)
     return result(value, out, call.example)
 
 
@@ -455,8 +494,6 @@ def _pad(call: Call) -> TrackedValue:
     amounts = [v.example if isinstance(v, TrackedValue) else v for v in given]
     if values_in(given):
         call.w.notes.append(f"{call.path}: pads by {amounts}, as for the size of the example")
-    while len(amounts) > 2 * call.w.group.dim and amounts[-2:] == [0, 0]:
-        amounts = amounts[:-2]
     mode, fill, path = call.option(2, "mode", "constant"), call.option(3, "value"), call.w.free(call.path)
     return spatial_rules.pad(call.w, path, amounts, mode, fill, call.value, call.example)
 
@@ -468,13 +505,22 @@ def _reshape(call: Call) -> TrackedValue:
     numbers = [v for v in values_in([call.args[1:], call.kwargs]) if v.axes and v.node is not None]
     sizes = {c: v.node for v in numbers for c in v.axes[0] if isinstance(c, Position)}
     split = sum(n > 1 for n in call.example.shape) - sum(n > 1 for n in call.value.shape) + 1
-    heads = makes_heads(call.node, split)
+    heads = makes_heads(call.w.model, call.node, split)
     return axis_rules.reshape(call.w, call.path, call.value, call.example, sizes, heads)
 
 
 def _permute(call: Call) -> TrackedValue:
     order = permutation(str(call.name), len(call.value.axes), call.args[1:], call.kwargs)
     return axis_rules.permute(call.w, call.path, call.value, order, call.example)
+
+
+def _roll(call: Call) -> TrackedValue:
+    counts, dims = call.option(1, "shifts"), call.option(2, "dims")
+    counts, dims = ((n,) if isinstance(n, int) else n for n in (counts, dims))
+    if dims is None or not all(isinstance(n, int) for n in (*counts, *dims)):
+        raise Refusal("it moves numbers on by amounts that are computed, or along no axis")
+    shifts = {d % len(call.value.axes): n for d, n in zip(dims, counts, strict=True)}
+    return axis_rules.shift(call.w, call.path, call.value, shifts, call.example)
 
 
 def _unsqueeze(call: Call) -> TrackedValue:
@@ -542,6 +588,7 @@ FUNCTION_RULES: dict[str | None, Callable[[Call], Any]] = {
     **dict.fromkeys(("softmax", "log_softmax"), reduction_rules.softmax),
     **dict.fromkeys(("expand", "expand_as"), _expand),
     "repeat": _repeat,
+    "roll": _roll,
     "normalize": reduction_rules.normalize,
     "unsqueeze": _unsqueeze,
     "squeeze": _squeeze,
@@ -558,5 +605,6 @@ FUNCTION_RULES: dict[str | None, Callable[[Call], Any]] = {
     "linear": _linear,
     "batch_norm": _norm(norm_rules.batch_norm, "running_mean", "running_var", "weight", "bias"),
     "layer_norm": _norm(norm_rules.layer_norm, "normalized_shape", "weight", "bias", "eps"),
+    "rms_norm": _norm(layer_rules.rms_norm, "normalized_shape", "weight", "eps"),
     "group_norm": _norm(norm_rules.group_norm, "num_groups", "weight", "bias", "eps"),
 }

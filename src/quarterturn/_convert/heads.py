@@ -159,7 +159,7 @@ def last_layer(
         raise Refusal(
             "features at several positions go into it, so orientations cannot be pooled before: use head='pool'"
         )
-    value = w.maps(value, path) if value.positions else w.dense(value, path)
+    value = w.whole_maps(w.maps(value, path), path) if value.positions else w.dense(value, path)
     features, _ = w.known.setdefault(w.tied(path), (value.features, None))
     make_equal(features, value.features)
     if head == "hidden":

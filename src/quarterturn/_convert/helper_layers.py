@@ -10,8 +10,10 @@ from torch.nn import functional as F
 
 from quarterturn import ops
 from quarterturn.filters import Rotate, check_rotate
-from quarterturn.groups import Group
+from quarterturn.groups import Element, Group
 from quarterturn.layers.upsample import is_symmetric
+
+Digits = Sequence[tuple[int, int, int]]
 
 
 class SomeFeatures(nn.Module):
@@ -217,15 +219,17 @@ class TokenTable(nn.Module):
 class TurnedConstant(nn.Module):
     """Numbers for tokens, or for pairs of them, such as a relative bias: each orientation reads them in its own frame.
 
-    `axes` has for each axis of the constant how many of its tokens have no position and their grid, or None for another
-    axis. Orientations become a new first axis; with `rotate="maps"` that is one, because pathways are in their frames.
+    `axes` has for each axis of the constant how many of its tokens have no position, and what the others are: digits of
+    positions, slowest first, as (axis of the maps, number of the digit, size). It has None for other axes. Orientations
+    become a new first axis; with `rotate="maps"` that is one, because pathways are in their frames.
 
     >>> from quarterturn import C4
-    >>> TurnedConstant(C4, [None, (1, (3, 3)), (1, (3, 3))], rotate="filters")(torch.zeros(6, 10, 10)).shape
+    >>> grid = [(0, 0, 3), (1, 0, 3)]
+    >>> TurnedConstant(C4, [None, (1, grid), (1, grid)], rotate="filters")(torch.zeros(6, 10, 10)).shape
     torch.Size([4, 6, 10, 10])
     """
 
-    def __init__(self, group: Group, axes: Sequence[tuple[int, Sequence[int]] | None], rotate: Rotate = "maps") -> None:
+    def __init__(self, group: Group, axes: Sequence[tuple[int, Digits] | None], rotate: Rotate = "maps") -> None:
         super().__init__()
         check_rotate(rotate)
         self.group, self.axes, self.rotate = group, tuple(axes), rotate
@@ -233,11 +237,11 @@ class TurnedConstant(nn.Module):
             if tokens is not None:
                 self.register_buffer(f"order_{i}", self._orders(*tokens), persistent=False)
 
-    def _orders(self, extra: int, grid: Sequence[int]) -> Tensor:
+    def _orders(self, extra: int, digits: Digits) -> Tensor:
         """For each orientation and token the one that it is in the orientation's own frame."""
-        maps = torch.arange(math.prod(grid)).reshape(1, 1, *grid)
-        turned = [ops.turn_maps(maps, self.group.elements[inverse]).flatten() for inverse in self.group.inverse]
-        return torch.stack([torch.cat([torch.arange(extra), extra + places]) for places in turned])
+        places = torch.arange(math.prod(size for *_, size in digits)).reshape([size for *_, size in digits])
+        turned = [_turned_places(places, digits, self.group.elements[inverse]) for inverse in self.group.inverse]
+        return torch.stack([torch.cat([torch.arange(extra), extra + found.flatten()]) for found in turned])
 
     def forward(self, constant: Tensor) -> Tensor:
         if self.rotate == "maps":
@@ -254,10 +258,22 @@ class TurnedConstant(nn.Module):
         return f"{self.group.name}, {list(self.axes)}, rotate={self.rotate!r}"
 
 
-class HeadColumns(nn.Module):
-    """Some numbers of a table along one axis, for heads of another width than the old network has; `None` takes all.
+def _turned_places(places: Tensor, digits: Digits, element: Element) -> Tensor:
+    """A tensor with an axis for each digit of positions, turned: all digits of the same number together, as maps."""
+    for number in {number for _, number, _ in digits}:
+        mine = {axis: i for i, (axis, n, _) in enumerate(digits) if n == number}
+        order = [mine[axis] for axis in sorted(mine)]
+        maps = places.movedim(order, list(range(-len(order), 0)))
+        shape = [places.shape[mine[axis]] if axis in mine else 1 for axis in range(len(element))]
+        turned = ops.turn_maps(maps.reshape(1, -1, *shape), element).reshape(maps.shape)
+        places = turned.movedim(list(range(-len(order), 0)), order)
+    return places
 
-    >>> HeadColumns(-1, [0, 1, 4, 5])(torch.zeros(9, 8)).shape
+
+class Columns(nn.Module):
+    """Some numbers of a table along one axis, for as many features as there are now; `None` takes all.
+
+    >>> Columns(-1, [0, 1, 4, 5])(torch.zeros(9, 8)).shape
     torch.Size([9, 4])
     """
 

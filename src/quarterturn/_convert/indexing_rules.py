@@ -15,6 +15,7 @@ from quarterturn._convert.axes import (
     Blocks,
     Extra,
     HeadFeatures,
+    Mixed,
     Orientations,
     Position,
     Strips,
@@ -55,7 +56,7 @@ def getitem(call: Call) -> TrackedValue:
             raise Refusal("it picks by a list or a tensor")
     if crops:
         slices = [crops.get(i, slice(None)) for i in range(w.group.dim)]
-        value = spatial_rules.each_orientation(w, w.free(call.path), Crop(slices), value, call.example)
+        value = spatial_rules.on_maps(w, w.free(call.path), Crop(slices), value, call.example)
     return replace(value, example=call.example)
 
 
@@ -65,6 +66,8 @@ def _take(call: Call, value: TrackedValue, axis: int, item: slice, crops: dict[i
         value = call.w.without_blocks(value, call.path)
     held = value.axes[axis]
     picked = value.example[(*[slice(None)] * axis, item)]
+    if picked.shape == value.shape and item.step in (None, 1):  # all of it
+        return value
     if len(held) == 1 and isinstance(held[0], Features) and item.step in (None, 1):
         start, stop, _ = item.indices(value.shape[axis])
         return axis_rules.some_features(call.w, call.path, value, start, stop, picked)
@@ -81,7 +84,9 @@ def _take(call: Call, value: TrackedValue, axis: int, item: slice, crops: dict[i
     if axis_rules.is_extra(value, axis):
         value = call.w.orientations_in_batch(value, call.path)
         new = call.w.function(operator.getitem, value.node, (*[slice(None)] * axis, item))
-        axes = tuple((Extra(picked.shape[axis]),) if i == axis else a for i, a in enumerate(value.axes))
+        count, whole = picked.shape[axis], held[0] if held else None
+        part = Mixed(count, whole.tokens) if isinstance(whole, Mixed) else Extra(count)
+        axes = tuple((part,) if i == axis else a for i, a in enumerate(value.axes))
         return result(value, new, picked, axes=axes)
     raise Refusal("it takes a part of an axis in a way that is not known")
 

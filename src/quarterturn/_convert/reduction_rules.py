@@ -1,5 +1,6 @@
 """What becomes of calls that reduce axes, normalise along them, or sum products over them."""
 
+import math
 import operator
 from collections.abc import Iterable
 from dataclasses import replace
@@ -10,6 +11,7 @@ from quarterturn._convert.axes import (
     Batch,
     Blocks,
     Component,
+    Cut,
     Extra,
     Free,
     HeadFeatures,
@@ -18,8 +20,10 @@ from quarterturn._convert.axes import (
     Position,
     Spread,
     Tokens,
+    are_turned,
     broadcast,
     make_axes_equal,
+    merged,
 )
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.function_calls import Call
@@ -50,7 +54,9 @@ def reduce(call: Call) -> Any:
     if any(isinstance(c, Batch) for c in held):
         raise Refusal("it reduces over the examples")
     keep = bool(call.kwargs.get("keepdim", next((a for a in call.args[2:] if isinstance(a, bool)), False)))
-    positions = [c for c in held if isinstance(c, Position | Tokens | Free)]
+    positions = [c for c in held if isinstance(c, Position | Cut | Tokens | Free)]
+    if any(isinstance(c, Cut) for c in positions):
+        return _over_blocks(call, value, gone, keep)
     if positions and not are_all_positions(w, positions):
         return _over_some_positions(call, value, gone, keep)
     left = tuple(_left(axis) if i in gone else axis for i, axis in enumerate(value.axes) if keep or i not in gone)
@@ -61,6 +67,28 @@ def reduce(call: Call) -> Any:
         return result(*_over_positions(call, value), call.example, axes=left, form="maps")
     value = w.orientations_in_batch(value, call.path)
     return result(value, call.same_call_on(value), call.example, axes=left)
+
+
+def _over_blocks(call: Call, value: TrackedValue, gone: set[int], keep: bool) -> Any:
+    """A reduction over blocks of maps, or over the places inside them: what is left are smaller maps."""
+    w = call.w
+    check_summed(w, tuple(c for i in sorted(gone) for c in value.axes[i]), "reduces")
+    value = w.orientations_in_batch(value, call.path)
+    axes = [() if i in gone else axis for i, axis in enumerate(value.axes) if keep or i not in gone]
+    left = replace(value, axes=tuple(axes))
+    smaller: dict[Component, Component] = {}
+    for position in left.positions:
+        digits = left.digits(position)
+        size = math.prod(c.size for c in digits)
+        for i, c in enumerate(digits):
+            step = math.prod(d.size for d in digits[i + 1 :])
+            whole = Position(position.axis, size)
+            smaller[c] = whole if c.size == size else Cut(whole, step, c.size)
+    axes = [merged([smaller.get(c, c) for c in axis]) for axis in axes]
+    if isinstance(call.example, tuple):
+        node = w.function(operator.getitem, call.same_call_on(value), 0)
+        return (result(value, node, call.example[0], axes=tuple(axes)), number(None))
+    return result(value, call.same_call_on(value), call.example, axes=tuple(axes))
 
 
 def are_all_positions(w: EquivariantWriter, held: Iterable[Component]) -> bool:
@@ -101,7 +129,7 @@ def over_one_axis(
     w: EquivariantWriter, path: str, layer: OverOneAxis, value: TrackedValue, example: Any, keep: bool
 ) -> TrackedValue:
     """The maps after such a layer. What it has reduced stays beside another axis, if the old network drops its own."""
-    value = w.maps(value, path)
+    value = w.whole_maps(w.maps(value, path), path)
     node = w.helper(f"{path}.own_axis", lambda: EachOrientation(w.group, layer, w.rotate), value.node)
     gone = next(i for i, axis in enumerate(value.axes) if any(c in axis for c in _reduced(value, layer)))
     axes, spread = list(value.axes), Spread(layer.axis)
@@ -159,7 +187,9 @@ def _along(call: Call, dim: Any) -> TrackedValue:
 def check_summed(w: EquivariantWriter, held: Axis, what: str) -> None:
     """Refuse unless an axis holds features, or all positions: a sum along it does not see how maps are turned."""
     if not held or not (
-        all(isinstance(c, Features | Extra | HeadFeatures | HeadPart) for c in held) or are_all_positions(w, held)
+        all(isinstance(c, Features | Extra | HeadFeatures | HeadPart) for c in held)
+        or are_all_positions(w, held)
+        or are_turned(w.group.exchanged, held)
     ):
         raise Refusal(f"it {what} some axes of positions, or examples")
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from quarterturn._convert.axes import maps_of
+from quarterturn._convert.axes import Position, maps_of
 from quarterturn._convert.block_moves import BlockMove, moved_blocks
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.helper_layers import OverOneAxis, Pad, Resize
 from quarterturn._convert.reduction_rules import over_one_axis
-from quarterturn._convert.tracked_value import TrackedValue, maps_after, result
+from quarterturn._convert.tracked_value import TrackedValue, maps_after, result, with_features
 from quarterturn.graph.refusal import Refusal
 from quarterturn.graph.torch_functions import as_tuple
 from quarterturn.layers.each_orientation import EachOrientation
@@ -102,20 +102,44 @@ def each_orientation(
     return maps_after(value, node, example, value.features)
 
 
+def on_maps(
+    w: EquivariantWriter, path: str, module: nn.Module, value: TrackedValue, example: Tensor, turn: bool = True
+) -> TrackedValue:
+    """Such a layer on maps, features first or not; without `turn` it is the same in all frames."""
+    value = with_features(w.without_blocks(w.with_orientations(value, path), path))
+    value = w.whole_maps(w.maps(value, path), path)
+    if not value.has_each_axis_once() or any(len(axis) > 1 for axis in value.axes):
+        raise Refusal("it needs maps with an axis for each axis of positions")
+
+    def make() -> nn.Module:
+        return EachOrientation(w.group, copy.deepcopy(module), w.rotate) if turn else module
+
+    sizes = [example.shape[i] for i in range(len(value.axes))]
+    axes = tuple(
+        (Position(axis[0].axis, n),) if axis and isinstance(axis[0], Position) else axis
+        for n, axis in zip(sizes, value.axes, strict=True)
+    )
+    return result(value, w.layer(path, make, value.node), example, axes=axes, form="maps")
+
+
 def pad(
     w: EquivariantWriter, path: str, amounts: Sequence[int], mode: str, fill: Any, value: TrackedValue, example: Tensor
 ) -> TrackedValue:
-    """Padding; the same on all sides needs no turning."""
-    value = w.maps_with_features_first(value, path)
-    if not all(isinstance(a, int) for a in amounts) or len(amounts) > 2 * w.group.dim:
+    """Padding of maps, features first or not; the same on all sides needs no turning."""
+    value = w.with_orientations(value, path)
+    if not all(isinstance(a, int) for a in amounts) or len(amounts) > 2 * len(value.axes):
         raise Refusal("it pads by amounts that are computed, or other axes than positions")
     if not any(amounts):
-        return result(value, value.node, example)
-    layer = Pad(amounts, mode, fill)
-    same = len(set(amounts)) == 1 and len(amounts) == 2 * w.group.dim
-    if not same:
-        return each_orientation(w, path, layer, value, example)
-    return maps_after(value, w.layer(path, lambda: layer, value.node), example, value.features)
+        return replace(value, example=example)
+    sides: dict[int, Sequence[int]] = {}
+    for i, axis in enumerate(reversed(value.axes)):  # the last axis comes first
+        both = amounts[2 * i : 2 * i + 2]
+        if any(both):
+            if len(axis) != 1 or not isinstance(axis[0], Position):
+                raise Refusal("it pads by amounts that are computed, or other axes than positions")
+            sides[axis[0].axis] = both
+    mine = [n for axis in reversed(range(w.group.dim)) for n in sides.get(axis, (0, 0))]
+    return on_maps(w, path, Pad(mine, mode, fill), value, example, turn=len(set(mine)) > 1)
 
 
 def pad_layer(w: EquivariantWriter, path: str, module: Any, value: TrackedValue, example: Tensor) -> TrackedValue:

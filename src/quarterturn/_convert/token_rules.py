@@ -12,6 +12,7 @@ from quarterturn._convert import head_rules
 from quarterturn._convert.axes import (
     Axis,
     Batch,
+    Cut,
     Extra,
     Free,
     HeadFeatures,
@@ -20,18 +21,27 @@ from quarterturn._convert.axes import (
     OfHeads,
     Position,
     Tokens,
+    are_turned,
     axis_size,
     broadcast,
     make_axes_equal,
+    step_of,
 )
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.function_calls import Call, node_of
-from quarterturn._convert.helper_layers import DroppingAttention, FreeTokens, JoinedTokens, SomeTokens, TurnedConstant
+from quarterturn._convert.helper_layers import (
+    Digits,
+    DroppingAttention,
+    FreeTokens,
+    JoinedTokens,
+    SomeTokens,
+    TurnedConstant,
+)
 from quarterturn._convert.initial_weights import per_feature
 from quarterturn._convert.position_tables import check_sides
 from quarterturn._convert.reduction_rules import check_summed
 from quarterturn._convert.tracked_value import TrackedValue, free_tokens, is_token_axis, named, result
-from quarterturn._convert.widths import make_equal
+from quarterturn._convert.widths import channels, make_equal
 from quarterturn.graph.refusal import Refusal
 
 # --- joining ----------------------------------------------------------------------------------------------------------
@@ -118,6 +128,23 @@ def _free(w: EquivariantWriter, constant: TrackedValue, like: TrackedValue, dim:
     return w.layer(path, make, like.node)
 
 
+def is_learnt_token(w: EquivariantWriter, constant: TrackedValue) -> bool:
+    """Whether a constant is a parameter of tokens, with a copy for every example."""
+    path = constant.source
+    found = None if path is None or constant.single is None else operator.attrgetter(path)(w.model)
+    return isinstance(found, nn.Parameter) and len(constant.shape) == 3
+
+
+def learnt_tokens(w: EquivariantWriter, constant: TrackedValue) -> TrackedValue:
+    """A parameter of tokens, with a copy for every example, as a tensor with orientations."""
+    if w.like is None or constant.source is None:
+        raise Refusal(f"{named(constant)} is used before there are any other tensors")
+    features = w.tables.get(constant.source, (channels(constant.shape[2]), ""))[0]
+    axes: tuple[Axis, ...] = ((Batch(constant.shape[0]),), (Free(constant.shape[1]),), (features,))
+    value = TrackedValue("oriented", w.like, constant.example, axes, "tokens")
+    return replace(value, node=_free(w, constant, value, 1, 2))
+
+
 # --- taking apart -----------------------------------------------------------------------------------------------------
 
 
@@ -171,9 +198,9 @@ def turned_constant(
     shape = constant.shape
     ahead = len(axes) - len(shape)
     node = node_of(constant)
-    turned: list[tuple[int, Sequence[int]] | None] = []
+    turned: list[tuple[int, Digits] | None] = []
     for place, size in enumerate(shape):
-        held = axes[place + ahead]
+        held = tuple(c for c in axes[place + ahead] if not isinstance(c, Batch))
         turned.append(None)
         if size == 1:
             continue
@@ -181,14 +208,11 @@ def turned_constant(
             node = w.method("narrow", node, place, 0, w.head_size(held[0]))
         elif len(held) == 1 and isinstance(held[0], HeadFeatures | HeadPart):
             node = head_rules.columns(w, path, constant, place, held[0], node)
-        elif is_token_axis(w.group.dim, held):
-            value = replace(constant, axes=(held,))
-            grid = [p.size for p in value.positions_in_order]
-            check_sides(w, constant, grid)
-            turned[-1] = (free_tokens(value), grid)
+        elif is_token_axis(w.group.dim, held) or are_turned(w.group.exchanged, held):
+            turned[-1] = _tokens_of(w, constant, held)
         elif not all(isinstance(c, Extra) for c in held):
             raise Refusal(f"{named(constant)} has a number for each part of an axis that is not known here")
-    if len(shape) == len(axes):
+    if not ahead and shape[0] == 1:
         node, turned = w.method("squeeze", node, 0), turned[1:]  # one for all examples
     if not any(turned):
         return node, False
@@ -196,25 +220,47 @@ def turned_constant(
     return w.helper(f"{path}.turned", lambda: layer.to(constant.example.device), node), True
 
 
+def _tokens_of(w: EquivariantWriter, constant: TrackedValue, held: Axis) -> tuple[int, Digits]:
+    """How many tokens along an axis have no position, and the digits of the positions of the others."""
+    value = replace(constant, axes=(held,))
+    inside = [c for t in value.components if isinstance(t, Tokens) for part in t.parts for c in part]
+    placed = [c for c in (*held, *inside) if isinstance(c, Position | Cut)]
+    steps = {axis: sorted({step_of(c) for c in placed if c.axis == axis}) for axis in {c.axis for c in placed}}
+    digits = [(c.axis, steps[c.axis].index(step_of(c)), c.size) for c in placed]
+    for number in {n for _, n, _ in digits}:
+        sides = {axis: size for axis, n, size in digits if n == number}
+        check_sides(w, constant, [sides.get(axis, 1) for axis in range(w.group.dim)])
+    return free_tokens(value), digits
+
+
 def meets_constants(
     w: EquivariantWriter, path: str, value: TrackedValue, constants: Sequence[TrackedValue]
-) -> tuple[fx.Node, dict[int, fx.Node]]:
+) -> tuple[fx.Node, dict[int, fx.Node], int]:
     """A tensor with orientations in the batch, and constants: the nodes for a function that works number by number.
 
-    In the first one orientations have an axis of their own, the second.
+    In the first one examples, orientations and blocks, if these were beside examples, have an axis each: so many.
     """
-    if value.axes[0] != (batch_of(value),):
-        raise Refusal(f"{named(constants[0])} meets examples and positions in one axis")
+    blocks = _blocks_beside_examples(value.axes, constants[0])
     order = 1 if w.rotate == "maps" else w.group.order
     found: dict[int, fx.Node] = {}
+    rank = len(value.axes) - 1 + bool(blocks)
     for constant in constants:
         node, is_turned = turned_constant(w, path, constant, value.axes)
-        rank = len(value.axes) - 1
-        missing = rank - min(len(constant.shape), rank)
-        for _ in range(missing if is_turned else 0):
+        known = len(constant.shape) - (len(constant.shape) == len(value.axes) and constant.shape[0] == 1)
+        for _ in range(rank - known if is_turned else 0):
             node = w.method("unsqueeze", node, 1)
         found[id(constant)] = node
-    return w.method("unflatten", value.node, 0, (-1, order)), found
+    apart = [-1, order, axis_size(blocks)] if blocks else [-1, order]
+    return w.method("unflatten", value.node, 0, apart), found, len(apart)
+
+
+def _blocks_beside_examples(axes: Sequence[Axis], constant: TrackedValue) -> Axis:
+    """What the first axis holds beside examples: blocks of maps."""
+    first, *blocks = axes[0] or (None,)
+    beside = len(constant.shape) == len(axes) and constant.shape[0] not in (1, axis_size(tuple(blocks)))
+    if not isinstance(first, Batch) or beside or not all(isinstance(c, Position | Cut) for c in blocks):
+        raise Refusal(f"{named(constant)} meets examples and positions in one axis")
+    return tuple(blocks)
 
 
 def batch_of(value: TrackedValue) -> Any:
@@ -265,12 +311,19 @@ def _attended(call: Call) -> tuple[TrackedValue, TrackedValue, TrackedValue, Any
 def _mask(call: Call, mask: TrackedValue, scores: TrackedValue) -> fx.Node:
     """What is added to the products of queries and keys, for every example and orientation."""
     w = call.w
-    if scores.axes[0] != (batch_of(scores),) or (len(mask.shape) == len(scores.axes) and mask.shape[0] != 1):
-        raise Refusal("attention with a bias for each example is not known")
+    blocks = _blocks_beside_examples(scores.axes, mask)
     node, is_turned = turned_constant(w, call.path, mask, scores.axes)
-    if not is_turned or w.rotate == "maps":
+    ones = [1] * (len(scores.axes) - 1)
+    order, count = 1 if w.rotate == "maps" else w.group.order, axis_size(blocks)
+    with_blocks = len(mask.shape) == len(scores.axes) and mask.shape[0] > 1
+    if not is_turned or (order == 1 and not with_blocks):
         return w.method("squeeze", node, 0) if is_turned else node
-    for _ in range(len(scores.axes) - 1 - min(len(mask.shape), len(scores.axes) - 1)):
+    known = len(mask.shape) - (len(mask.shape) == len(scores.axes) and mask.shape[0] == 1)
+    for _ in range(len(ones) + with_blocks - known):
         node = w.method("unsqueeze", node, 1)
-    examples = w.function(operator.floordiv, w.method("size", scores.node, 0), w.group.order)
-    return w.method("repeat", node, examples, *[1] * (len(scores.axes) - 1))
+    if with_blocks:
+        node = w.method("flatten", node, 0, 1)
+    elif count > 1:
+        node = w.method("repeat_interleave", node, count, 0)
+    examples = w.function(operator.floordiv, w.method("size", scores.node, 0), order * count)
+    return w.method("repeat", node, examples, *ones)

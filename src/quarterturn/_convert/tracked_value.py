@@ -4,6 +4,7 @@ A tensor is tracked under its *old* axes. The new one mostly stays as maps, feat
 with its axes: permuting, flattening and reshaping back cancel out, and nothing is moved.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from quarterturn._convert.axes import (
     Batch,
     Blocks,
     Component,
+    Cut,
     Extra,
     Free,
     HeadFeatures,
@@ -53,6 +55,8 @@ class TrackedValue:
     names: tuple[str, ...] = ()  # the parameters and buffers that a constant is made of
     computed: Callable[[Callable[["TrackedValue"], Any]], Any] | None = None  # writes a constant of others, by number
     detached: bool = False  # a constant through which nothing learns
+    single: "TrackedValue | None" = None  # of a constant with a copy for each example, one of them
+    for_one: Any = None  # of a number or constant that depends on how many examples there are: what it is for one
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -75,7 +79,23 @@ class TrackedValue:
     @property
     def positions(self) -> list[Position]:
         inside = [c for t in self.components if isinstance(t, Tokens) for part in t.parts for c in part]
-        return [c for c in (*self.components, *inside) if isinstance(c, Position)]
+        whole = [c for c in (*self.components, *inside) if isinstance(c, Position)]
+        return [*whole, *dict.fromkeys(c.of for c in self.components if isinstance(c, Cut))]
+
+    def digits(self, position: Position) -> list[Cut]:
+        """What an axis of the maps was cut into, the slowest first."""
+        found = [c for c in self.components if isinstance(c, Cut) and c.of == position]
+        return sorted(found, key=lambda c: -c.step)
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether maps were cut into blocks."""
+        return any(isinstance(c, Cut) for c in self.components)
+
+    @property
+    def is_shifted(self) -> bool:
+        """Whether maps were moved on cyclically."""
+        return any(p.shift for p in self.positions)
 
     @property
     def strips(self) -> Strips | Strip | None:
@@ -93,7 +113,14 @@ class TrackedValue:
         features = kinds.count(Features) + kinds.count(Blocks)
         heads = kinds.count(HeadIndex), kinds.count(HeadFeatures)
         once = kinds.count(Batch) == 1 and (features, *heads) in ((1, 0, 0), (0, 1, 1))
-        return once and Extra not in kinds and len(self.positions) == len({p.axis for p in self.positions})
+        cut = all(_are_all_digits(digits, p) for p in self.positions if (digits := self.digits(p)))
+        return once and cut and Extra not in kinds and len(self.positions) == len({p.axis for p in self.positions})
+
+
+def _are_all_digits(digits: list[Cut], position: Position) -> bool:
+    """Whether these are all digits of a position, slowest first, and each once."""
+    sizes, steps = [c.size for c in digits], [c.step for c in digits]
+    return math.prod(sizes) == position.size and steps == [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
 
 
 def holds_all_positions(axis: Axis, dim: int) -> bool:
