@@ -89,6 +89,13 @@ class Extra:
     size: int
 
 
+@dataclass(frozen=True)
+class Mixed(Extra):
+    """What a linear layer has made of tokens, in each orientation's own frame."""
+
+    tokens: "Axis"
+
+
 @dataclass(frozen=True, eq=False)
 class Blocks:
     """Features of which the old network has split off the innermost `order`: those are read as the orientations."""

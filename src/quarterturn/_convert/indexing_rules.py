@@ -15,6 +15,7 @@ from quarterturn._convert.axes import (
     Blocks,
     Extra,
     HeadFeatures,
+    Mixed,
     Orientations,
     Position,
     Strips,
@@ -83,7 +84,9 @@ def _take(call: Call, value: TrackedValue, axis: int, item: slice, crops: dict[i
     if axis_rules.is_extra(value, axis):
         value = call.w.orientations_in_batch(value, call.path)
         new = call.w.function(operator.getitem, value.node, (*[slice(None)] * axis, item))
-        axes = tuple((Extra(picked.shape[axis]),) if i == axis else a for i, a in enumerate(value.axes))
+        count, whole = picked.shape[axis], held[0] if held else None
+        part = Mixed(count, whole.tokens) if isinstance(whole, Mixed) else Extra(count)
+        axes = tuple((part,) if i == axis else a for i, a in enumerate(value.axes))
         return result(value, new, picked, axes=axes)
     raise Refusal("it takes a part of an axis in a way that is not known")
 
