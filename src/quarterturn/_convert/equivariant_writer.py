@@ -143,13 +143,17 @@ class EquivariantWriter:
         """How many heads an orientation has, or features each of them or a part of it, as a number in the graph."""
 
         def number() -> int:
-            features = self.widths.of(part.features)
-            heads = heads_of(features, part.heads, self.group.order)
+            features, heads = self.widths.of(part.features), self._heads(part)
             if isinstance(part, HeadIndex):
                 return times * heads
-            return times * (features // heads // (part.parts if isinstance(part, HeadPart) else 1))
+            return times * int(features // heads // (part.parts if isinstance(part, HeadPart) else 1))
 
         return Later(number)
+
+    def _heads(self, part: OfHeads) -> int:
+        """How many heads an orientation has: a number that divides each part that its heads have."""
+        features = self.widths.of(part.features) // part.features.units
+        return heads_of(features, part.heads, self.group.order)
 
     def finish(self) -> tuple[nn.Module, fx.Graph]:
         """All layers made, all numbers put in."""
@@ -510,7 +514,7 @@ class EquivariantWriter:
         found: dict[tuple[int, int, int], list[str]] = {}
         for path, split in self.head_splits:
             features = self.widths.of(split.features)
-            heads = heads_of(features, split.heads, self.group.order)
+            heads = self._heads(split)
             if heads * self.group.order != split.heads:
                 found.setdefault((split.heads, heads, features // heads), []).append(path)
         return [

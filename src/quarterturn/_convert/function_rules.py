@@ -504,8 +504,8 @@ def _pad(call: Call) -> TrackedValue:
 def _reshape(call: Call) -> TrackedValue:
     numbers = [v for v in values_in([call.args[1:], call.kwargs]) if v.axes and v.node is not None]
     sizes = {c: v.node for v in numbers for c in v.axes[0] if isinstance(c, Position)}
-    split = sum(n > 1 for n in call.example.shape) - sum(n > 1 for n in call.value.shape) + 1
-    heads = makes_heads(call.w.model, call.node, split)
+    split = axis_rules.axes_of_features(call.value, call.example.shape)
+    heads = makes_heads(call.w.model, call.node, split, call.example.dim())
     return axis_rules.reshape(call.w, call.path, call.value, call.example, sizes, heads)
 
 

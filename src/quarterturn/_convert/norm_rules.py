@@ -50,9 +50,9 @@ def batch_norm(w: EquivariantWriter, path: str, module: Any, value: TrackedValue
     """Batch norm, with the activation and dropout that some libraries put into it."""
     strips = isinstance(value.strips, Strips)  # of a single one, what it is not is there too, and must not count
     value = value if strips else w.in_network_layout(value, path)
-    if not is_features_first(value):
-        raise Refusal("it needs tensors with features first")
     features = value.features
+    if value.axes[1:2] != ((features,),):  # all else may be in any order
+        raise Refusal("it needs tensors with features first")
     _share(w, path, features)
 
     def make() -> nn.Module:

@@ -50,6 +50,7 @@ class Features:
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self._segments = list(segments)
+        self.units = 1  # equal parts that the heads of attention have, such as queries and keys: all can be shared out
 
     @property
     def segments(self) -> list[Segment]:
