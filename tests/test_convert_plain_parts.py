@@ -326,13 +326,13 @@ MEETINGS: dict[str, tuple[Callable[..., Any], Callable[[], nn.Module]]] = {
         channels_last,
         lambda: Part(lambda m, x: m.a(x).cumsum(2) * 0.1, a=nn.Linear(WIDTH, WIDTH)),
     ),
-    "tokens": (as_tokens, lambda: nn.TransformerEncoderLayer(WIDTH, 3, 24, batch_first=True)),
+    "tokens": (as_tokens, lambda: nn.Sequential(Part(lambda m, y: m.a(y).cumsum(1) * 0.1, a=nn.Linear(WIDTH, WIDTH)))),
     "wider tokens": (as_wider_tokens, lambda: Part(lambda m, y: m.a(y).cumsum(1) * 0.1, a=nn.Linear(WIDTH, WIDTH))),
     "tokens with sizes": (with_sizes, lambda: Part(sized, a=layer())),
     "vectors": (as_vectors, lambda: Part(lambda m, v: m.a(v.sort(dim=1).values), a=nn.Linear(WIDTH, WIDTH))),
     "torch's attention, without its weights": (
         lambda m, x: (m.middle(y := x.flatten(2).transpose(1, 2), y, y)[0]).transpose(1, 2).reshape(x.shape),
-        lambda: nn.MultiheadAttention(WIDTH, 3, batch_first=True),
+        lambda: nn.MultiheadAttention(WIDTH, 3, batch_first=True, add_zero_attn=True),
     ),
     "a recurrent layer, without its state": (
         lambda m, x: x * m.middle(x.mean((2, 3)).unsqueeze(1))[0].transpose(1, 2).unsqueeze(3),

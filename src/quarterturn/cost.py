@@ -19,10 +19,11 @@ from quarterturn.check import in_eval_mode
 from quarterturn.execution import Execution
 from quarterturn.layers.convolution import _Convolution
 from quarterturn.layers.linear import RollLinear
+from quarterturn.layers.token_mixing import TokenMixing
 from quarterturn.layers.transposed import RollConvTranspose
 from quarterturn.rates import estimate
 
-Ours = _Convolution | RollLinear | RollConvTranspose
+Ours = _Convolution | RollLinear | RollConvTranspose | TokenMixing
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,8 @@ def test_larger_images_where_the_minutes_allow_them() -> None:
     assert sides == [48, 48, 64, 96]  # 96 is the first that half of the images do not exceed
     assert plan.size_for(found_for(sides=(28, 28, 28)), 600, cost).side == 32
     assert plan.size_for(found_for(), None, cost).side == 96
+    asked = plan.size_for(found_for(), 60, cost, side=40)
+    assert (asked.side, asked.stem_stride) == (40, 1)
     large = found_for(sides=(300, 400, 500))
     assert [plan.size_for(large, 1e6, cost, backbone).side for backbone in (False, True)] == [128, 224]
 
@@ -263,6 +265,24 @@ def test_a_fit_of_class_folders(pairs: Path, tmp_path: Path, capsys: pytest.Capt
     assert (run / "report.html").exists()
     for command in (f"check {run}", f"evaluate {run}", f"predict {run} {pairs} --out {tmp_path / 'p.csv'}"):
         assert call(command, capsys)[0] == 0
+
+
+@pytest.mark.parametrize("named", [("train", "val", "test"), ("train", "test")], ids=str)
+def test_a_fit_of_folders_that_are_split_already(
+    named: tuple[str, ...], pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, file in enumerate(sorted(pairs.rglob("*.png"))):
+        part = named[1 + number % 2 % (len(named) - 1)] if number % 3 == 0 else "train"
+        target = tmp_path / "data" / part / file.parent.name / file.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(file)
+    counts = {part: len(list((tmp_path / "data" / part).rglob("*.png"))) for part in named}
+    code, out, _ = call(f"fit {tmp_path / 'data'} --epochs 2 {SMALL} --runs-dir {tmp_path / 'runs'}", capsys)
+    assert code == 0
+    said = next(line for line in out.splitlines() if line.startswith("split: "))
+    assert f"{counts['test']} to test" in said
+    if "val" in named:
+        assert f"{counts['train']} to train, {counts['val']} to validate" in said
 
 
 def test_a_fit_that_is_interrupted_resumes_to_the_same_weights(

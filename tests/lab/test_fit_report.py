@@ -5,6 +5,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import quarterturn as qt
 from quarterturn_lab.data.dataset import Data, Dataset, Ragged, Scenes, Settings, Units
 from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.evaluation.certainty import calibration, share_interval
-from quarterturn_lab.report.fit_report import write_fit_report
+from quarterturn_lab.report.fit_report import hands, write_fit_report
 from quarterturn_lab.report.judged import judged, turned
 from quarterturn_lab.report.measures import Measure, difference
 from quarterturn_lab.settings.networks import NUCLEI, Net, edited
@@ -169,3 +170,24 @@ def test_calibration_weighs_bins_by_their_images() -> None:
     claimed = np.array([0.95] * 8 + [0.55] * 2)
     right = np.array([True] * 4 + [False] * 4 + [True, False])
     assert calibration(claimed, right).error == pytest.approx(0.8 * 0.45 + 0.2 * 0.05)
+
+
+# --- mirror images ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flip", "group", "noted"), [(True, "C4", True), (False, "D4", True), (False, "C4", False), (True, None, True)]
+)
+def test_classes_that_may_be_mirror_images_are_named(flip: bool, group: str | None, noted: bool) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1, 2], 40)
+    known = np.eye(3)[np.where(labels == 2, 2, rng.integers(0, 2, 120))] * 0.8 + 0.2 / 3  # left or right by chance
+    config = SimpleNamespace(net=SimpleNamespace(group=group), augment=SimpleNamespace(flip=flip))
+    run: Any = SimpleNamespace(
+        config=config, labels=labels, predicted=known, data=SimpleNamespace(classes=("hook-left", "hook-right", "worm"))
+    )
+    said = hands(run)
+    assert ("hook-left and hook-right" in said) == noted
+    assert "worm" not in said
+    run.predicted = np.eye(3)[labels] * 0.8 + 0.2 / 3  # all of them known
+    assert hands(run) == ""

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from torch import Tensor
@@ -88,6 +89,13 @@ class Extra:
     size: int
 
 
+@dataclass(frozen=True)
+class Mixed(Extra):
+    """What a linear layer has made of tokens, in each orientation's own frame."""
+
+    tokens: "Axis"
+
+
 @dataclass(frozen=True, eq=False)
 class Blocks:
     """Features of which the old network has split off the innermost `order`: those are read as the orientations."""
@@ -139,11 +147,14 @@ class HeadFeatures:
 
 @dataclass(frozen=True, eq=False)
 class HeadPart:
-    """One of so many equal parts of the features of a head, as rotary positions take them."""
+    """One of so many equal parts of the features of a head, as rotary positions take them.
+
+    Or queries, keys or values alone, where a head has them one after the other: perhaps no whole number of such parts.
+    """
 
     features: Features
     heads: int
-    parts: int
+    parts: int | Fraction
 
 
 Component = (
@@ -175,7 +186,7 @@ def size_of(component: Component) -> int:
     if isinstance(component, HeadFeatures):
         return component.features.channels // component.heads
     if isinstance(component, HeadPart):
-        return component.features.channels // component.heads // component.parts
+        return int(component.features.channels // component.heads // component.parts)
     return component.features.channels // component.order if isinstance(component, Blocks) else component.size
 
 
@@ -189,16 +200,21 @@ def reshaped(axes: Sequence[Axis], shape: Sequence[int], order: int, heads: bool
     """What the axes hold after the old tensor was given another shape; with `heads` features may become those."""
     rest = [component for axis in axes for component in axis]
     found: list[Axis] = []
+    passed: list[Component] = []  # tokens of one, which may be in another place then
     for place, size in enumerate(shape):
         mine: list[Component] = []
-        if size == 1 and rest and isinstance(rest[0], Features) and rest[0].channels == 1:
+        while size > 1 and rest and isinstance(rest[0], Free) and rest[0].size == 1:
+            passed.append(rest.pop(0))
+        if size == 1 and passed:
+            mine.append(passed.pop(0))
+        elif size == 1 and rest and isinstance(rest[0], Features | Free) and size_of(rest[0]) == 1:
             mine.append(rest.pop(0))
         while math.prod(map(size_of, mine)) < size:
             if not rest:
                 raise Refusal("its new shape cannot be followed")
             needed, component = size // math.prod(map(size_of, mine)), rest.pop(0)
             if size_of(component) > needed:
-                behind = shape[place + 1] if place + 1 < len(shape) else 0
+                behind = next((n for n in shape[place + 1 :] if n > 1), 0)
                 if heads and isinstance(component, Features) and 1 < behind == component.channels / needed:
                     parts: tuple[Component, Component] = (HeadIndex(component, needed), HeadFeatures(component, needed))
                 else:
@@ -287,6 +303,8 @@ def merged(components: Sequence[Component]) -> Axis:
             if before.features.channels == component.features.channels:
                 make_equal(before.features, component.features)
             axis[-1] = component.features
+        elif isinstance(before, HeadIndex) and isinstance(component, HeadPart) and before.heads == component.heads:
+            axis[-1] = _of_all_heads(component)
         elif _make_a_head(before, component) or _make_a_head(component, before):
             part = component if isinstance(component, HeadPart) else before
             assert isinstance(part, HeadPart)
@@ -334,6 +352,12 @@ def _are_alike(one: Component, other: Component) -> bool:
     return tops[0] == tops[1] and (all(same) or (tops[0] and any(same)))
 
 
+def _of_all_heads(part: HeadPart) -> Features:
+    """The features that all heads have of such a part."""
+    share = 1 / Fraction(part.parts)
+    return joined(part.features.split(share.denominator)[: share.numerator])
+
+
 def _make_a_head(part: Component | None, times: Component | None) -> bool:
     return isinstance(part, HeadPart) and isinstance(times, Extra) and part.parts == times.size
 
@@ -379,6 +403,25 @@ def axis_size(axis: Axis) -> int:
     return math.prod(map(size_of, axis))
 
 
+def _make_heads_equal(one: OfHeads, other: OfHeads) -> None:
+    """As many heads, and as many features in each; of those that come from other layers, perhaps parts of theirs."""
+    are_index = isinstance(one, HeadIndex), isinstance(other, HeadIndex)
+    if one.heads != other.heads or size_of(one) != size_of(other) or are_index[0] != are_index[1]:
+        raise Refusal("it brings heads together that were split in different ways")
+    if one.features.channels == other.features.channels:
+        make_equal(one.features, other.features)
+    elif not are_index[0]:
+        parts = [_of_all_heads(c) if isinstance(c, HeadPart) else c.features for c in (one, other)]
+        make_equal(*parts)
+        most = math.lcm(*(int(c.features.units / _parts(c)) or 1 for c in (one, other)))
+        for c in (one, other):  # so that both have the same number of heads
+            c.features.units = math.lcm(c.features.units, int(most * _parts(c)))
+
+
+def _parts(component: OfHeads) -> int | Fraction:
+    return component.parts if isinstance(component, HeadPart) else 1
+
+
 def make_axes_equal(one: Sequence[Component], other: Sequence[Component]) -> None:
     """Both axes hold the same: their features must be, or become, equally many."""
     one, other = ([c for c in axis if not isinstance(c, Spread)] for axis in (one, other))
@@ -388,9 +431,7 @@ def make_axes_equal(one: Sequence[Component], other: Sequence[Component]) -> Non
         elif isinstance(a, Blocks) and isinstance(b, Blocks):
             make_equal(a.features, b.features)
         elif isinstance(a, OfHeads) and isinstance(b, OfHeads):
-            if type(a) is not type(b) or a.heads != b.heads or size_of(a) != size_of(b):
-                raise Refusal("it brings heads together that were split in different ways")
-            make_equal(a.features, b.features)
+            _make_heads_equal(a, b)
         elif a != b:
             raise Refusal("it brings tensors together whose axes hold different things")
     if len(one) != len(other):

@@ -43,13 +43,30 @@ def reshape(
     w.head_splits += [(path.rpartition(".")[0], c) for axis in axes for c in axis if isinstance(c, HeadIndex)]
     new = replace(value, example=example, axes=axes)
     if value.form == "tokens" and not any(is_token_axis(w.group.dim, axis) for axis in axes):
-        value = w.maps(value, path, known)
+        value = w.maps(value, path, known) if value.positions else w.without_token_axis(value)
         return reshape(w, path, value, example, known, heads)
     if value.form != "in_batch" and new.has_each_axis_once():
         return new
     held = w.orientations_in_batch(value, path)
     sizes = [_size(w, held, axis, known or {}) for axis in new.axes]
     return result(held, w.method("reshape", held.node, sizes), example, axes=new.axes)
+
+
+def axes_of_features(value: TrackedValue, shape: Sequence[int]) -> list[int]:
+    """The axes of a new shape, longer than one, that hold nothing but what the features are split into."""
+    before = 1
+    for component in value.components:
+        if isinstance(component, Features):
+            break
+        before *= size_of(component)
+    else:
+        return []
+    found, place = [], 1
+    for i, size in enumerate(shape):
+        if size > 1 and before <= place and place * size <= before * component.channels:
+            found.append(i)
+        place *= size
+    return found
 
 
 def _size(w: EquivariantWriter, held: TrackedValue, axis: Axis, known: Mapping[Position, Any]) -> Any:
@@ -68,10 +85,10 @@ def _size(w: EquivariantWriter, held: TrackedValue, axis: Axis, known: Mapping[P
             place = next((i for i, old in enumerate(held.axes) if old == (component,)), None)
             if place is not None:
                 factor = w.method("size", held.node, place)
-            elif isinstance(component, Position) and component in known:
-                factor = known[component]
+            elif isinstance(component, Position):
+                factor = known.get(component, component.size)
             else:
-                raise Refusal("positions that were joined cannot be told apart here")
+                raise Refusal("examples cannot be told apart here")
         else:
             factor = size_of(component)
         size = factor if isinstance(size, int) and size == 1 else w.function(operator.mul, size, factor)

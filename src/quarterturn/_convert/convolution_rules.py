@@ -10,10 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from quarterturn._convert.axes import Batch, Extra, Position, Spread, maps_of
+from quarterturn._convert.axes import Batch, Extra, HeadIndex, Position, Spread, maps_of
 from quarterturn._convert.computed_filters import Computed
 from quarterturn._convert.equivariant_writer import EquivariantWriter
+from quarterturn._convert.head_rules import mixed_heads
 from quarterturn._convert.initial_weights import drawn, is_torchs_default, per_feature, projected, rearranged
+from quarterturn._convert.token_mixing_rules import mix_tokens, mixes_tokens
 from quarterturn._convert.tracked_value import TrackedValue, free_tokens, is_features_first, maps_after, result
 from quarterturn._convert.widths import Features, channels, make_equal
 from quarterturn.filters import roll_filters, slice_filters
@@ -60,6 +62,12 @@ def convolution(
     w: EquivariantWriter, path: str, old: Convolution, value: TrackedValue, example: Tensor
 ) -> TrackedValue:
     """A SliceConv on ordinary maps, else a RollConv; a filter for each feature stays one."""
+    if value.kind == "oriented" and _is_over_tokens(w, old, value):
+        turned = replace(value, axes=(value.axes[0], value.axes[2], value.axes[1]), example=value.example.mT)
+        turned = turned if value.form != "in_batch" else replace(turned, node=w.method("transpose", value.node, 1, 2))
+        out = mix_tokens(w, path, old.weight.squeeze(-1), old.bias, turned, example.mT)
+        axes = (out.axes[0], out.axes[2], out.axes[1])
+        return result(out, w.method("transpose", out.node, 1, 2), example, axes=axes)
     if value.kind == "oriented" and old.dim == 1 and len(value.axes) == 3 and value.axes[2] == (value.features,):
         return _across_features(w, path, old, value, example)
     if value.kind == "oriented" and value.strips and _is_pointwise(old, value, example):
@@ -112,6 +120,12 @@ def convolution(
     if is_ordinary:
         return TrackedValue("oriented", node, example, maps_of(example, out))
     return maps_after(value, node, example, out)
+
+
+def _is_over_tokens(w: EquivariantWriter, old: Convolution, value: TrackedValue) -> bool:
+    """Whether tokens are its channels, and it looks at each feature by itself."""
+    plain = old.dim == 1 and old.weight.shape[2] == 1 and old.groups == 1 and as_tuple(old.stride) in (1, (1,))
+    return plain and len(value.axes) == 3 and mixes_tokens(w, value.axes[1]) and old.computed is None
 
 
 def _across_features(
@@ -238,6 +252,8 @@ def _fill(
                 layer.weight.copy_(drawn(layer.weight, old.weight, mine * positions, inputs * positions))
         if old.bias is not None:
             layer.bias.copy_(per_feature(old.bias.detach(), out_sources, w.group.order, w.init, rest=0.0))
+    if isinstance(old.bias, nn.Parameter):
+        layer.bias.requires_grad_(old.bias.requires_grad)
 
 
 def _compute(w: EquivariantWriter, layer: Any, computed: Computed, out_sources: Sequence[int | None]) -> None:
@@ -301,6 +317,10 @@ def linear(
     """On the features of maps a 1x1 convolution, on flattened maps one of their size, else a RollLinear."""
     value = w.without_blocks(w.with_orientations(value, path), path)
     last = value.axes[-1]
+    if len(last) == 1 and isinstance(last[0], HeadIndex):
+        return mixed_heads(w, path, weight, bias, value, example)
+    if mixes_tokens(w, last):
+        return mix_tokens(w, path, weight, bias, value, example)
     if not any(isinstance(c, Features) for c in last):
         raise Refusal("it mixes positions, or other axes than features")
     positions = sorted((c for c in last if isinstance(c, Position)), key=lambda p: p.axis)

@@ -41,6 +41,7 @@ from quarterturn._convert.initial_weights import Init, per_feature
 from quarterturn._convert.strip_layers import StripAsMaps
 from quarterturn._convert.tracked_value import (
     TrackedValue,
+    free_tokens,
     is_features_first,
     is_token_axis,
     named,
@@ -87,6 +88,7 @@ class EquivariantWriter:
     pooled_features: list[Features] = field(default_factory=list)
     outputs: dict[str, tuple[Axis, ...]] = field(default_factory=dict)  # the axes of what had orientations, by paths
     head_splits: list[tuple[str, HeadIndex]] = field(default_factory=list)  # where features became heads
+    like: fx.Node | None = None  # some tensor with orientations, which has an entry for every example
     heads: dict[str, int] = field(default_factory=dict)  # how many numbers each last layer sees, by its path
 
     def __post_init__(self) -> None:
@@ -141,13 +143,17 @@ class EquivariantWriter:
         """How many heads an orientation has, or features each of them or a part of it, as a number in the graph."""
 
         def number() -> int:
-            features = self.widths.of(part.features)
-            heads = heads_of(features, part.heads, self.group.order)
+            features, heads = self.widths.of(part.features), self._heads(part)
             if isinstance(part, HeadIndex):
                 return times * heads
-            return times * (features // heads // (part.parts if isinstance(part, HeadPart) else 1))
+            return times * int(features // heads // (part.parts if isinstance(part, HeadPart) else 1))
 
         return Later(number)
+
+    def _heads(self, part: OfHeads) -> int:
+        """How many heads an orientation has: a number that divides each part that its heads have."""
+        features = self.widths.of(part.features) // part.features.units
+        return heads_of(features, part.heads, self.group.order)
 
     def finish(self) -> tuple[nn.Module, fx.Graph]:
         """All layers made, all numbers put in."""
@@ -291,6 +297,13 @@ class EquivariantWriter:
             return value
         value = self.maps(value, path)
         return replace(value, node=self._in_one_column(self.method("flatten", value.node, 2)), form="tokens")
+
+    def without_token_axis(self, value: TrackedValue) -> TrackedValue:
+        """One token without a position, as a dense tensor."""
+        if free_tokens(value) != 1:
+            raise Refusal("its new shape cannot be followed")
+        axes = tuple(axis for axis in value.axes if not is_token_axis(self.group.dim, axis))
+        return replace(value, node=self.method("flatten", value.node, 1), axes=axes, form="dense")
 
     def by_position(self, value: TrackedValue, path: str) -> TrackedValue:
         """The value as maps or tokens, for what treats every position alike; a dense one as maps of one position."""
@@ -501,7 +514,7 @@ class EquivariantWriter:
         found: dict[tuple[int, int, int], list[str]] = {}
         for path, split in self.head_splits:
             features = self.widths.of(split.features)
-            heads = heads_of(features, split.heads, self.group.order)
+            heads = self._heads(split)
             if heads * self.group.order != split.heads:
                 found.setdefault((split.heads, heads, features // heads), []).append(path)
         return [

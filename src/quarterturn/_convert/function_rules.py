@@ -1,5 +1,6 @@
 """What becomes of each function and method that the network's code calls: one rule for each name."""
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -142,7 +143,7 @@ def _of_numbers(
     if asks_for_sizes(node):  # of a parameter: where it is used as it is, they are the same
         return number(example, example) if isinstance(example, int) else tuple(number(n, n) for n in example)
     constants = [v for v in values if v.kind == "constant"]
-    if depends_on_examples(values) and not any(v.source for v in constants):
+    if depends_on_examples(values) and not any(v.source and _is_parameter(w, v.source) for v in constants):
         return of_one_example(w, node, args, kwargs, values, example)
     if constants and isinstance(example, Tensor | tuple):
         names = tuple(dict.fromkeys(name for v in constants for name in v.names))
@@ -157,7 +158,7 @@ def _of_numbers(
         if name_of(node.target) == "expand" and _expands_by_itself(node):
             return constants[0]
         if name_of(node.target) in ("expand", "repeat") and _is_one_for_each_example(constants[0], constant):
-            return replace(constant, source=constants[0].source)
+            return replace(constant, source=constants[0].source, single=constants[0])
         return constant if isinstance(example, Tensor) else _results(w, constant)
     if any(v.kind == "number" and v.node is None for v in values):
         if isinstance(example, Tensor):
@@ -221,10 +222,19 @@ def _meets_table(w: EquivariantWriter, node: fx.Node, tensors: list[TrackedValue
 def _on_ordinary_tensors(w: EquivariantWriter, node: fx.Node, args: Any, kwargs: Any, example: Any) -> Any:
     new = same_call(w, node, args, kwargs)
     if asks_for_sizes(node):
-        return number(example, new)
+        return _sizes_of_ordinary(w, node, new, example)
     if isinstance(example, tuple | list):
         return tuple(ordinary_tensor(item, w.function(operator.getitem, new, i)) for i, item in enumerate(example))
     return ordinary_tensor(example, new)
+
+
+def _sizes_of_ordinary(w: EquivariantWriter, node: fx.Node, new: fx.Node, example: Any) -> Any:
+    """The sizes of an ordinary tensor, of which the first is the number of examples."""
+    if isinstance(example, tuple):
+        found = [number(n, w.function(operator.getitem, new, i)) for i, n in enumerate(example)]
+        return (replace(found[0], for_one=1), *found[1:])
+    asked = option(node.args, node.kwargs, 1, "dim")
+    return replace(number(example, new), for_one=1 if asked == 0 else None)
 
 
 # --- tensors with orientations ----------------------------------------------------------------------------------------
@@ -251,6 +261,9 @@ def _sizes(call: Call) -> Any:
         if is_token_axis(call.w.group.dim, axis) and value.form in ("tokens", "in_batch"):
             place = 2 if value.form == "tokens" else value.axes.index(axis)
             return replace(number(size, call.w.method("size", value.node, place)), axes=(axis,))
+        if is_token_axis(call.w.group.dim, axis) and value.form == "maps" and value.positions:
+            sides = [call.w.method("size", value.node, 2 + i) for i in range(call.w.group.dim)]
+            return replace(number(size, call.w.function(math.prod, sides)), axes=(axis,))
         if axis and isinstance(axis[0], Batch) and all(isinstance(c, Position | Cut) for c in axis[1:]):
             return replace(number(size), axes=(axis,), for_one=axis_size(axis[1:]))
         same = all(isinstance(c, Extra | Spread | Cut) for c in axis)  # numbers of features and examples differ there
@@ -271,6 +284,7 @@ def _dropout(call: Call) -> TrackedValue:
 def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
     """Tensors are brought to one layout, and parameters for each channel or position to the same."""
     w, path = call.w, call.path
+    call, values = _one_of_each(call, values)
     tensors = {id(v): w.with_orientations(v, path) for v in values if v.kind != "constant"}
     strips = _are_alike_strips(list(tensors.values()))
     if not strips:
@@ -308,6 +322,22 @@ def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
         return w.feature_parameter(value, first) if value in constants else node_of(value)
 
     return result(first, same_call(w, call.node, call.args, call.kwargs, found), call.example)
+
+
+def _one_of_each(call: Call, values: list[TrackedValue]) -> tuple[Call, list[TrackedValue]]:
+    """The call with one copy of constants that have one for each example; a token that is learnt becomes a tensor."""
+    known: dict[int, TrackedValue] = {}
+
+    def one(_: str, value: TrackedValue) -> TrackedValue:
+        if value.single is None:
+            return value
+        if id(value) not in known:
+            alone = token_rules.is_learnt_token(call.w, value) and value.shape[1] == 1 == call.example.shape[1]
+            known[id(value)] = token_rules.learnt_tokens(call.w, value) if alone else value.single
+        return known[id(value)]
+
+    args, kwargs, values = trees.mapped((call.args, call.kwargs, values), TrackedValue, one)
+    return replace(call, args=args, kwargs=kwargs), values
 
 
 def _are_alike_strips(tensors: list[TrackedValue]) -> bool:
@@ -476,8 +506,8 @@ def _pad(call: Call) -> TrackedValue:
 def _reshape(call: Call) -> TrackedValue:
     numbers = [v for v in values_in([call.args[1:], call.kwargs]) if v.axes and v.node is not None]
     sizes = {c: v.node for v in numbers for c in v.axes[0] if isinstance(c, Position)}
-    split = sum(n > 1 for n in call.example.shape) - sum(n > 1 for n in call.value.shape) + 1
-    heads = makes_heads(call.node, split)
+    split = axis_rules.axes_of_features(call.value, call.example.shape)
+    heads = makes_heads(call.w.model, call.node, split, call.example.dim())
     return axis_rules.reshape(call.w, call.path, call.value, call.example, sizes, heads)
 
 
@@ -577,5 +607,6 @@ FUNCTION_RULES: dict[str | None, Callable[[Call], Any]] = {
     "linear": _linear,
     "batch_norm": _norm(norm_rules.batch_norm, "running_mean", "running_var", "weight", "bias"),
     "layer_norm": _norm(norm_rules.layer_norm, "normalized_shape", "weight", "bias", "eps"),
+    "rms_norm": _norm(layer_rules.rms_norm, "normalized_shape", "weight", "eps"),
     "group_norm": _norm(norm_rules.group_norm, "num_groups", "weight", "bias", "eps"),
 }

@@ -4,15 +4,18 @@ Heads may be wider or narrower in the new network than in the old one. A table f
 pairs of features that turn together stay pairs, and their frequencies are spread over what there is.
 """
 
+import math
 import operator
+from fractions import Fraction
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
-from quarterturn._convert.axes import HeadFeatures, HeadPart, size_of
+from quarterturn._convert.axes import HeadFeatures, HeadIndex, HeadPart, size_of
 from quarterturn._convert.equivariant_writer import EquivariantWriter
-from quarterturn._convert.helper_layers import HeadColumns
+from quarterturn._convert.helper_layers import Columns
+from quarterturn._convert.initial_weights import drawn
 from quarterturn._convert.tracked_value import TrackedValue, result
 from quarterturn.graph.refusal import Refusal
 
@@ -26,9 +29,14 @@ def part_of_heads(
     assert isinstance(whole, HeadFeatures)
     start, _, step = item.indices(size_of(whole))
     count = example.shape[axis]
-    if step == 1 and count and size_of(whole) % count == 0 and start % count == 0:
-        part = HeadPart(whole.features, whole.heads, size_of(whole) // count)
-        node = w.method("narrow", value.node, axis, w.head_size(part, start // count), w.head_size(part))
+    if step == 1 and count:
+        unit = math.gcd(start, count, size_of(whole))
+        units = size_of(whole) // unit  # of equal size, so that each part is some of them
+        whole.features.units = math.lcm(whole.features.units, units)
+        whole.features.split(units)
+        one = HeadPart(whole.features, whole.heads, units)
+        part = HeadPart(whole.features, whole.heads, Fraction(size_of(whole), count))
+        node = w.method("narrow", value.node, axis, w.head_size(one, start // unit), w.head_size(one, count // unit))
     elif start < step and count * step == size_of(whole):
         part = HeadPart(whole.features, whole.heads, step)
         node = w.function(operator.getitem, value.node, (*[slice(None)] * axis, slice(start, None, step)))
@@ -38,16 +46,43 @@ def part_of_heads(
     return result(value, node, example, axes=axes)
 
 
+def mixed_heads(
+    w: EquivariantWriter, path: str, weight: Tensor, bias: Tensor | None, value: TrackedValue, example: Tensor
+) -> TrackedValue:
+    """A linear layer over the heads, as talking heads have: over those of each orientation by itself."""
+    value = w.orientations_in_batch(value, path)
+    held = value.axes[-1][0]
+    assert isinstance(held, HeadIndex)
+    if weight.shape[0] != weight.shape[1]:
+        raise Refusal("it makes another number of heads")
+    w.check_same_use(path, ("over heads",))
+
+    def make() -> nn.Module:
+        heads = w.head_size(held).number()
+        options: Any = {"device": weight.device, "dtype": weight.dtype}
+        layer = nn.Linear(heads, heads, bias is not None, **options)
+        with torch.no_grad():
+            if w.init == "pretrained" or not weight.requires_grad:
+                layer.weight.copy_(weight[:heads, :heads])
+            else:
+                layer.weight.copy_(drawn(layer.weight, weight, heads, weight.shape[1]))
+            if bias is not None:
+                layer.bias.copy_(bias[:heads])
+        return layer
+
+    return result(value, w.layer(path, make, value.node), example)
+
+
 def columns(
     w: EquivariantWriter, path: str, constant: TrackedValue, axis: int, held: HeadFeatures | HeadPart, node: Any
 ) -> fx.Node:
     """A constant with a number for each feature of a head, or of a part of it, as wide as these are now."""
     table = constant.example.detach().movedim(axis, -1)
 
-    def make() -> HeadColumns:
+    def make() -> Columns:
         wanted = w.head_size(held).number()
         places = None if wanted == table.shape[-1] else spread(table, wanted)
-        return HeadColumns(axis, places).to(constant.example.device)
+        return Columns(axis, places).to(constant.example.device)
 
     return w.helper(f"{path}.columns", make, node)
 

@@ -277,10 +277,10 @@ def _turned_places(places: Tensor, digits: Digits, element: Element) -> Tensor:
     return places
 
 
-class HeadColumns(nn.Module):
-    """Some numbers of a table along one axis, for heads of another width than the old network has; `None` takes all.
+class Columns(nn.Module):
+    """Some numbers of a table along one axis, for as many features as there are now; `None` takes all.
 
-    >>> HeadColumns(-1, [0, 1, 4, 5])(torch.zeros(9, 8)).shape
+    >>> Columns(-1, [0, 1, 4, 5])(torch.zeros(9, 8)).shape
     torch.Size([9, 4])
     """
 

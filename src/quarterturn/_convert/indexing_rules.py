@@ -15,6 +15,7 @@ from quarterturn._convert.axes import (
     Blocks,
     Extra,
     HeadFeatures,
+    Mixed,
     Orientations,
     Position,
     Strips,
@@ -83,7 +84,9 @@ def _take(call: Call, value: TrackedValue, axis: int, item: slice, crops: dict[i
     if axis_rules.is_extra(value, axis):
         value = call.w.orientations_in_batch(value, call.path)
         new = call.w.function(operator.getitem, value.node, (*[slice(None)] * axis, item))
-        axes = tuple((Extra(picked.shape[axis]),) if i == axis else a for i, a in enumerate(value.axes))
+        count, whole = picked.shape[axis], held[0] if held else None
+        part = Mixed(count, whole.tokens) if isinstance(whole, Mixed) else Extra(count)
+        axes = tuple((part,) if i == axis else a for i, a in enumerate(value.axes))
         return result(value, new, picked, axes=axes)
     raise Refusal("it takes a part of an axis in a way that is not known")
 
@@ -136,9 +139,10 @@ def cat(call: Call) -> TrackedValue:
     if token_rules.joins_tokens(call, call.option(0, "tensors"), along):
         return token_rules.join(call, call.option(0, "tensors"), along)
     values = [
-        batched_table(w, path, v) if v.kind == "constant" else with_features(w.with_orientations(v, path))
-        for v in call.option(0, "tensors")
+        v if v.kind == "constant" else with_features(w.with_orientations(v, path)) for v in call.option(0, "tensors")
     ]
+    like = next((v for v in values if v.kind != "constant"), values[0])
+    values = [batched_table(w, path, v, like) if v.kind == "constant" else v for v in values]
     dim = call.option(1, "dim", call.kwargs.get("axis", 0)) % len(values[0].axes)
     others = [_replaced(v.axes, dim, ()) for v in values]
     if all(len(v.axes[dim]) == 1 and isinstance(v.axes[dim][0], Features) for v in values):

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from quarterturn._convert.convolution_rules import (
     transposed_layer,
 )
 from quarterturn._convert.equivariant_writer import EquivariantWriter, pointwise_layer
+from quarterturn._convert.function_calls import node_of
 from quarterturn._convert.initial_weights import per_feature
 from quarterturn._convert.norm_rules import batch_norm, group_norm, instance_norm, layer_norm, of_heads
 from quarterturn._convert.reduction_rules import check_summed
@@ -29,6 +31,7 @@ from quarterturn._convert.tracked_value import TrackedValue, ordinary_tensor, re
 from quarterturn._convert.widths import repeated
 from quarterturn.graph import pointwise
 from quarterturn.graph.refusal import Refusal
+from quarterturn.graph.writing import copied_module
 from quarterturn.layers.norms import BatchNorm
 
 Rule = Callable[[EquivariantWriter, str, Any, TrackedValue, Any], TrackedValue]
@@ -73,12 +76,10 @@ def _channel_shuffle(
     return result(value, w.layer(path, lambda: copy.deepcopy(module), value.node), example, axes=axes)
 
 
-def _rms_norm(
-    w: EquivariantWriter, path: str, module: nn.RMSNorm, value: TrackedValue, example: Tensor
-) -> TrackedValue:
+def rms_norm(w: EquivariantWriter, path: str, module: nn.RMSNorm, value: TrackedValue, example: Tensor) -> TrackedValue:
     value = w.orientations_in_batch(value, path)
     if len(module.normalized_shape) == 1 and any(isinstance(c, HeadFeatures) for c in value.axes[-1]):
-        return of_heads(w, path, module, value, example)
+        return of_heads(w, path, module, value, example, nn.RMSNorm)
     features = value.features
     if len(module.normalized_shape) != 1 or value.axes[-1] != (features,):
         raise Refusal("it normalises over other axes than the features")
@@ -113,6 +114,30 @@ def copied_layer(w: EquivariantWriter, path: str, module: nn.Module, value: Trac
     return ordinary_tensor(example, w.layer(path, lambda: copy.deepcopy(module), value.node))
 
 
+def layer_on_constant(
+    w: EquivariantWriter, path: str, module: nn.Module, value: TrackedValue, example: Any
+) -> TrackedValue:
+    """A layer that makes a table of positions, say, of constants alone: as it is."""
+    if value.for_one is not None:
+        example = module(value.example)
+    if isinstance(module, nn.Embedding) and _counts_up(value.example, module.num_embeddings):
+        name = f"{path}.weight"  # all of its rows, in their order
+        table = w.model.get_parameter(name)
+        return replace(value, node=lambda: w.constant(name), example=table, source=name, names=(name,))
+    names = (*value.names, *(f"{path}.{name}" for name, _ in module.named_parameters()))
+
+    def node() -> Any:
+        w.check_same_use(path, ("on a constant",))
+        return w.layer(path, lambda: copied_module(module), node_of(value))
+
+    one = None if value.for_one is None else example
+    return replace(value, node=node, example=example, source=None, names=names, computed=None, for_one=one)
+
+
+def _counts_up(numbers: Tensor, count: int) -> bool:
+    return numbers.flatten().tolist() == list(range(count))
+
+
 LAYER_RULES: list[tuple[Any, Rule]] = [
     ((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), transposed_layer),
     ((nn.Conv1d, nn.Conv2d, nn.Conv3d), convolution_layer),
@@ -137,7 +162,7 @@ LAYER_RULES: list[tuple[Any, Rule]] = [
     ((nn.Flatten, nn.Unflatten), _flatten),
     (nn.GLU, _glu),
     (nn.ChannelShuffle, _channel_shuffle),
-    (nn.RMSNorm, _rms_norm),
+    (nn.RMSNorm, rms_norm),
     ((nn.Softmax, nn.LogSoftmax, nn.Softmax2d), softmax),
     (nn.PReLU, _prelu),
     (pointwise.LAYERS, pointwise_layer),

@@ -50,9 +50,9 @@ def batch_norm(w: EquivariantWriter, path: str, module: Any, value: TrackedValue
     """Batch norm, with the activation and dropout that some libraries put into it."""
     strips = isinstance(value.strips, Strips)  # of a single one, what it is not is there too, and must not count
     value = value if strips else w.in_network_layout(value, path)
-    if not is_features_first(value):
-        raise Refusal("it needs tensors with features first")
     features = value.features
+    if value.axes[1:2] != ((features,),):  # all else may be in any order
+        raise Refusal("it needs tensors with features first")
     _share(w, path, features)
 
     def make() -> nn.Module:
@@ -76,7 +76,7 @@ def layer_norm(w: EquivariantWriter, path: str, module: Any, value: TrackedValue
     count = len(module.normalized_shape)
     held = [c for axis in value.axes[len(value.axes) - count :] for c in axis]
     if len(held) == 1 and isinstance(held[0], HeadFeatures):
-        return of_heads(w, path, module, value, example)
+        return of_heads(w, path, module, value, example, nn.LayerNorm)
     features = value.features
     whole = len(held) == 1 + w.group.dim and features in held
     blocks = len(held) == 1 and isinstance(held[0], Blocks)  # the orientations were split off: it is one of ours
@@ -99,12 +99,18 @@ def layer_norm(w: EquivariantWriter, path: str, module: Any, value: TrackedValue
     return result(value, w.layer(path, make, value.node), example)
 
 
-def of_heads(w: EquivariantWriter, path: str, module: Any, value: TrackedValue, example: Tensor) -> TrackedValue:
+def of_heads(
+    w: EquivariantWriter,
+    path: str,
+    module: Any,
+    value: TrackedValue,
+    example: Tensor,
+    kind: type[nn.LayerNorm] | type[nn.RMSNorm],
+) -> TrackedValue:
     """A layer norm or rms norm over the features of each head, in each orientation by itself."""
     value = w.orientations_in_batch(value, path)
     held = value.axes[-1][0]
     assert isinstance(held, HeadFeatures)
-    kind = nn.LayerNorm if isinstance(module, nn.LayerNorm) or hasattr(module, "bias") else nn.RMSNorm
 
     def make() -> nn.Module:
         size = w.head_size(held).number()

@@ -38,7 +38,7 @@ def of_one_example(
     detached = all(v.detached for v in values if v.kind == "constant")
 
     def found(value: TrackedValue) -> Any:
-        return value.for_one if value.kind == "number" and value.node is None else node_of(value)
+        return node_of(value) if value.kind != "number" or value.for_one is None else value.for_one
 
     return TrackedValue(
         "constant", lambda: same_call(w, node, args, kwargs, found), one, names=names, detached=detached, for_one=one

@@ -9,10 +9,17 @@ import torch
 from torch import Tensor, fx, nn
 
 from quarterturn import trees
-from quarterturn._convert.axes import Axis, Batch, Blocks, Position, axis_size, maps_of
+from quarterturn._convert.axes import Axis, Batch, Blocks, Free, Position, Tokens, axis_size, maps_of
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.function_calls import node_of
-from quarterturn._convert.tracked_value import Form, TrackedValue, is_features_first, number, ordinary_tensor
+from quarterturn._convert.tracked_value import (
+    Form,
+    TrackedValue,
+    free_tokens,
+    is_features_first,
+    number,
+    ordinary_tensor,
+)
 from quarterturn._convert.widths import Features, channels, make_equal
 from quarterturn.check import TOLERANCES, in_eval_mode, largest_difference
 from quarterturn.errors import ConversionError
@@ -67,6 +74,7 @@ def plain_part(w: EquivariantWriter, captured: Captured, node: fx.Node, args: An
                 m.like,
                 m.step,
                 _way(example, name),
+                _tokens_of(m.axes, m.form),
             )
             for name, m in made.items()
         ]
@@ -108,7 +116,7 @@ def _held(w: EquivariantWriter, path: str, value: TrackedValue) -> TrackedValue:
     if value.kind != "oriented":
         return value
     value = w.whole_maps(w.in_network_layout(w.without_blocks(value, path), path), path)
-    if value.form == "tokens":
+    if value.form == "tokens" and not free_tokens(value):
         value = w.maps(value, path)
     if not value.has_each_axis_once() or any(isinstance(c, Blocks) for c in value.components):
         raise Refusal("it is given features that were split into several axes")
@@ -122,7 +130,14 @@ def _held(w: EquivariantWriter, path: str, value: TrackedValue) -> TrackedValue:
 def _input(w: EquivariantWriter, value: TrackedValue) -> Input:
     if value.kind != "oriented":
         return "examples" if value.kind == "ordinary" and len(value.shape) > 0 else "same"
-    return Seen(tuple(w.widths.places(value.features)), layout_of(value.axes))
+    tokens = _tokens_of(value.axes, value.form)
+    return Seen(tuple(w.widths.places(value.features)), layout_of(value.axes), tokens)
+
+
+def _tokens_of(axes: tuple[Axis, ...], form: Form) -> tuple[int, tuple[int, ...]] | None:
+    """Of tokens, how many have no position, and the grid of the others."""
+    value = TrackedValue("oriented", axes=axes)
+    return (free_tokens(value), tuple(p.size for p in value.positions_in_order)) if form == "tokens" else None
 
 
 def _given(sources: Sequence[int | None], count: int) -> tuple[int, ...]:
@@ -134,6 +149,8 @@ def layout_of(axes: Sequence[Axis]) -> Layout:
     """The axes as `PlainPart` names them."""
 
     def code(component: Any) -> int:
+        if isinstance(component, Tokens | Free):
+            return 2
         return 2 + component.axis if isinstance(component, Position) else 1 if isinstance(component, Features) else 0
 
     return tuple(tuple(map(code, axis)) for axis in axes)
@@ -222,6 +239,9 @@ def _made(group: Group, inputs: Sequence[TrackedValue], path: str, example: Tens
     if len(shape) == 2 + group.dim:
         last = first[1].positions and not is_features_first(first[1])
         return _maps(group, first, batch, example, bool(last))
+    if len(shape) == 3 and shape[1] == 1:  # a token without a position
+        features = channels(shape[2])
+        return _Made(((batch,), (), (features,)), "dense", features, first[0], 1)
     if len(shape) == 3 and len(first[1].positions) == group.dim:
         found = _tokens(first, batch, shape)
         if found is not None:

@@ -16,7 +16,7 @@ from quarterturn import ops
 from quarterturn._convert.axes import Axis, Batch, Blocks, Position, Tokens, axis_size, maps_of, size_of
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.function_calls import node_of
-from quarterturn._convert.helper_layers import TokenTable, TurnedTable
+from quarterturn._convert.helper_layers import Columns, TokenTable, TurnedTable
 from quarterturn._convert.initial_weights import per_feature
 from quarterturn._convert.tracked_value import TrackedValue, free_tokens, is_token_axis, named
 from quarterturn._convert.widths import Features, channels, make_equal
@@ -45,6 +45,9 @@ def position_table(w: EquivariantWriter, path: str, constant: TrackedValue, valu
 
     if arranged(constant.example).shape[1] == 1 or _keeps_channels(value.features):
         node = w.method("permute", w.method("reshape", node_of(constant), shape), order)
+    elif _path_of(w.model, constant) is None:
+        whole = w.method("permute", w.method("reshape", node_of(constant), shape), order)
+        node = _some_channels(w, path, value.features, whole, 1, constant.example)
     else:
         table = arranged(constant.example)
         table = table.expand(-1, -1, *sizes) if w.init == "pretrained" else table  # its sides are turned there
@@ -63,14 +66,15 @@ def _token_table(w: EquivariantWriter, path: str, constant: TrackedValue, value:
     source = _path_of(w.model, constant)
     tokens = free + math.prod(sizes)
     wanted = [tokens if is_token_axis(w.group.dim, axis) else features.channels for axis in value.axes[1:]]
-    if (
-        source is None
-        or not sizes
-        or list(constant.shape[-2:]) != wanted
-        or constant.example.numel() != math.prod(wanted)
-    ):
+    fits = list(constant.shape[-2:]) == wanted and constant.example.numel() == math.prod(wanted)
+    if not sizes or not fits:
         raise Refusal(f"{named(constant)} meets tokens in a way that is not known")
     check_sides(w, constant, sizes)
+    layer = TokenTable(w.group, free, sizes, w.rotate)
+    if source is None:
+        table = w.method("reshape", node_of(constant), (1, *wanted))
+        table = table if wanted[0] == tokens else w.method("transpose", table, 1, 2)
+        return w.helper(f"{path}.table", lambda: layer, _some_channels(w, path, features, table, 2, constant.example))
     known, name = w.tables.setdefault(source, (features, source))
     make_equal(known, features)
     old = operator.attrgetter(source)(w.model)
@@ -86,19 +90,23 @@ def _token_table(w: EquivariantWriter, path: str, constant: TrackedValue, value:
         values = values.detach().clone()
         return nn.Parameter(values, old.requires_grad) if isinstance(old, nn.Parameter) else values
 
-    layer = TokenTable(w.group, free, sizes, w.rotate)
     return w.helper(f"{path}.table", lambda: layer, _written(w, name, make, constant))
 
 
-def batched_table(w: EquivariantWriter, path: str, constant: TrackedValue) -> TrackedValue:
-    """A constant with one copy for each example, as features of its own: it is joined to maps, as coordinates are."""
+def batched_table(w: EquivariantWriter, path: str, constant: TrackedValue, like: TrackedValue) -> TrackedValue:
+    """A constant with one copy for each example, as features of its own: it is joined to maps, as coordinates are.
+
+    Where it is known for one example only, it gets as many as the maps `like` have.
+    """
     if len(constant.shape) != 2 + w.group.dim:
         raise Refusal(f"{named(constant)} is joined to tensors in a way that is not known")
     sizes = constant.shape[2:]
     check_sides(w, constant, sizes)
     count = constant.shape[1]
-    layer = TurnedTable(w.group, constant.shape[1:], batched=True, rotate=w.rotate)
+    layer = TurnedTable(w.group, constant.shape[1:], constant.for_one is None, w.rotate)
     node = w.helper(f"{path}.table", lambda: layer, node_of(constant))
+    if constant.for_one is not None:
+        node = w.method("expand", node, w.method("size", like.node, 0), *[-1] * (1 + w.group.dim))
     return TrackedValue(
         "oriented", node, constant.example, maps_of(constant.example, channels(count, count, shared=True))
     )
@@ -146,11 +154,7 @@ def _keeps_channels(features: Features) -> bool:
 def _of_features(w: EquivariantWriter, constant: TrackedValue, features: Features, table: Tensor) -> Any:
     """A new parameter or buffer with a table for each feature, made of the old one for each channel."""
     path = _path_of(w.model, constant)
-    if path is None:
-        raise Refusal(
-            f"{named(constant)} is turned into a table for each channel and position by the network's code: such a "
-            "table must be a parameter or buffer itself"
-        )
+    assert path is not None
     name = f"{path}_of_features" if path in w.makers or path in w.constants else path
     known, name = w.tables.setdefault(path, (features, name))
     make_equal(known, features)
@@ -163,6 +167,17 @@ def _of_features(w: EquivariantWriter, constant: TrackedValue, features: Feature
         return nn.Parameter(values, old.requires_grad) if isinstance(old, nn.Parameter) else values
 
     return _written(w, name, make, constant)
+
+
+def _some_channels(w: EquivariantWriter, path: str, features: Features, table: Any, axis: int, like: Tensor) -> Any:
+    """Of a table that the old network's code computes for all channels, one for each feature."""
+
+    def make() -> Columns:
+        sources, order, count = w.widths.sources(features), w.group.order, features.channels
+        held = [[s for s in sources[i : i + order] if s is not None] for i in range(0, len(sources), order)]
+        return Columns(axis, [mine[0] if mine else i % count for i, mine in enumerate(held)]).to(like.device)
+
+    return w.helper(f"{path}.channels", make, table)
 
 
 def _written(w: EquivariantWriter, name: str, make: Callable[[], Tensor], constant: TrackedValue) -> Any:

@@ -13,12 +13,13 @@ from quarterturn._convert.axes import Axis, Blocks, maps_of
 from quarterturn._convert.block_moves import chain_of_blocks, rearranged
 from quarterturn._convert.convolution_rules import check_parametrized
 from quarterturn._convert.equivariant_writer import EquivariantWriter
-from quarterturn._convert.function_calls import node_of
+from quarterturn._convert.function_calls import asks_for_sizes, node_of
 from quarterturn._convert.function_rules import value_of_call
 from quarterturn._convert.heads import Head, LastLayers, last_layer, last_layers, sees_positions
-from quarterturn._convert.layer_rules import copied_layer, rule_for, softmax
+from quarterturn._convert.layer_rules import copied_layer, layer_on_constant, rule_for, softmax
 from quarterturn._convert.plain_parts import number_as_before, plain_part
 from quarterturn._convert.tail_steps import ends
+from quarterturn._convert.token_rules import is_learnt_token, learnt_tokens
 from quarterturn._convert.tracked_value import Form, TrackedValue, number, ordinary_tensor, values_in
 from quarterturn._convert.widths import channels
 from quarterturn.errors import ConversionError
@@ -65,6 +66,12 @@ class EquivariantRewriter:
         return TrackedValue("constant", lambda: self.writer.constant(path), example, source=path, names=(path,))
 
     def call(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        value = self.value(node, args, kwargs)
+        if isinstance(value, TrackedValue) and value.kind == "oriented" and value.form != "in_batch":
+            self.writer.like = value.node
+        return value
+
+    def value(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         if node.target is operator.getitem and not isinstance(args[0], TrackedValue):  # from several values
             return args[0][args[1].example if isinstance(args[1], TrackedValue) else args[1]]
         if node.target is getattr and not isinstance(args[0], TrackedValue):
@@ -147,6 +154,10 @@ class EquivariantRewriter:
         path, value = str(node.target), args[0]
         module = self.captured.modules[path]
         rule = rule_for(module)
+        if value.kind == "constant" and is_learnt_token(self.writer, value):
+            value = learnt_tokens(self.writer, value)
+        if value.kind == "constant":
+            return layer_on_constant(self.writer, path, module, value, example)
         if value.kind == "ordinary" and (len(value.shape) <= 2 or isinstance(module, pointwise.LAYERS)):
             return copied_layer(self.writer, path, module, value, example)
         if rule is None:
@@ -155,9 +166,12 @@ class EquivariantRewriter:
             return copied_layer(self.writer, path, module, self.writer.pooled(value, path), example)
         return rule(self.writer, path, module, value, example)
 
-    def unchanged_call(self, node: fx.Node, args: Any, kwargs: Any) -> TrackedValue:
+    def unchanged_call(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """The same layer or function on the stacked orientations."""
         w = self.writer
+        if asks_for_sizes(node) and args[0].kind == "constant":  # nothing else of it is needed
+            example = self.captured.example(node)
+            return number(example, example) if isinstance(example, int) else tuple(number(n, n) for n in example)
 
         def found(_: str, value: TrackedValue) -> Any:
             if value.kind == "number" and not isinstance(value.node, fx.Node):

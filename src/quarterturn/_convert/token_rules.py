@@ -41,7 +41,7 @@ from quarterturn._convert.initial_weights import per_feature
 from quarterturn._convert.position_tables import check_sides
 from quarterturn._convert.reduction_rules import check_summed
 from quarterturn._convert.tracked_value import TrackedValue, free_tokens, is_token_axis, named, result
-from quarterturn._convert.widths import make_equal
+from quarterturn._convert.widths import channels, make_equal
 from quarterturn.graph.refusal import Refusal
 
 # --- joining ----------------------------------------------------------------------------------------------------------
@@ -126,6 +126,23 @@ def _free(w: EquivariantWriter, constant: TrackedValue, like: TrackedValue, dim:
         return FreeTokens(w.group, torch.stack(rows), w.rotate, trained)
 
     return w.layer(path, make, like.node)
+
+
+def is_learnt_token(w: EquivariantWriter, constant: TrackedValue) -> bool:
+    """Whether a constant is a parameter of tokens, with a copy for every example."""
+    path = constant.source
+    found = None if path is None or constant.single is None else operator.attrgetter(path)(w.model)
+    return isinstance(found, nn.Parameter) and len(constant.shape) == 3
+
+
+def learnt_tokens(w: EquivariantWriter, constant: TrackedValue) -> TrackedValue:
+    """A parameter of tokens, with a copy for every example, as a tensor with orientations."""
+    if w.like is None or constant.source is None:
+        raise Refusal(f"{named(constant)} is used before there are any other tensors")
+    features = w.tables.get(constant.source, (channels(constant.shape[2]), ""))[0]
+    axes: tuple[Axis, ...] = ((Batch(constant.shape[0]),), (Free(constant.shape[1]),), (features,))
+    value = TrackedValue("oriented", w.like, constant.example, axes, "tokens")
+    return replace(value, node=_free(w, constant, value, 1, 2))
 
 
 # --- taking apart -----------------------------------------------------------------------------------------------------

@@ -55,6 +55,7 @@ class TrackedValue:
     names: tuple[str, ...] = ()  # the parameters and buffers that a constant is made of
     computed: Callable[[Callable[["TrackedValue"], Any]], Any] | None = None  # writes a constant of others, by number
     detached: bool = False  # a constant through which nothing learns
+    single: "TrackedValue | None" = None  # of a constant with a copy for each example, one of them
     for_one: Any = None  # of a number or constant that depends on how many examples there are: what it is for one
 
     @property

@@ -23,6 +23,7 @@ from quarterturn.graph.capture import capture, without_new_attributes
 from quarterturn.graph.rewrite import rewrite
 from quarterturn.graph.verify import error_beyond_rounding
 from quarterturn.layers.plain_part import PlainPart
+from quarterturn.layers.token_mixing import TokenMixing
 
 HINT = (
     "; write it without branches on shapes or values, and with layers such as quarterturn.Slice instead of functions "
@@ -88,9 +89,9 @@ def _turning_filters(model: nn.Module) -> nn.Module:
 
 
 def _is_whole(module: nn.Module) -> bool:
-    """Whether a layer is one node of the graph: ours are, except plain parts and the helper layers of `convert`."""
+    """Whether a layer is one node of the graph: ours are, except plain parts and those of `convert` alone."""
     home = type(module).__module__
-    traced = home.startswith("quarterturn._convert.") or isinstance(module, PlainPart)
+    traced = home.startswith("quarterturn._convert.") or isinstance(module, PlainPart | TokenMixing)
     return home.startswith("quarterturn.") and not traced
 
 

@@ -20,6 +20,8 @@ from quarterturn.filters import Rotate, check_options
 from quarterturn.groups import Element, Group
 from quarterturn.layers.each_orientation import check_same_shapes, run_alike
 
+# Of tokens, which are maps of one column: how many have no position, and the grid of the others, if there are any.
+Tokens = tuple[int, tuple[int, ...]]
 Layout = tuple[tuple[int, ...], ...]  # what each axis of a tensor holds: 0 examples, 1 features, from 2 on positions
 
 
@@ -29,6 +31,7 @@ class Seen:
 
     channels: tuple[int, ...]
     layout: Layout
+    tokens: Tokens | None = None
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class Given:
     like: int = 0
     step: int = 1
     way: tuple[Callable[[Any], Any], ...] = ()
+    tokens: Tokens | None = None
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ class PlainPart(nn.Module):
     def forward(self, *inputs: Any) -> Any:
         if self.rotate == "maps":
             inputs = tuple(
-                ops.stack(x, self.group) if isinstance(seen, Seen) else x
+                self._stacked(x, seen) if isinstance(seen, Seen) else x
                 for x, seen in zip(inputs, self.inputs, strict=True)
             )
         self._check_sides(inputs)
@@ -126,14 +130,28 @@ class PlainPart(nn.Module):
         for i, given in enumerate(self.outputs):
             sizes = [self._sizes(given, inputs, element) for element in elements]
             parts = [as_maps(out[i], given.layout, s, self.group.dim) for out, s in zip(outs, sizes, strict=True)]
-            back = [_turned(part, elements[inverse[h]], given.layout) for h, part in enumerate(parts)]
+            back = [_turned(part, elements[inverse[h]], given) for h, part in enumerate(parts)]
             if alike:
                 check_same_shapes(back, self.group)
             channels = getattr(self, f"given_{i}")
             parts = [part.index_select(1, channels[h]) for h, part in enumerate(back)]
             mean = sum(parts[1:], start=parts[0]) / self.group.order
-            found.append(ops.unstack(mean, self.group) if self.rotate == "maps" else mean)
+            found.append(self._unstacked(mean, given) if self.rotate == "maps" else mean)
         return found[0] if len(found) == 1 else tuple(found)
+
+    def _stacked(self, x: Any, seen: Seen) -> Any:
+        if seen.tokens is None:
+            return ops.stack(x, self.group)
+        parts = x.unflatten(0, (self.group.order, -1)).unbind(0)
+        elements = self.group.elements
+        back = [_turned(part, elements[self.group.inverse[h]], seen) for h, part in enumerate(parts)]
+        return torch.stack(back, dim=2).flatten(1, 2)
+
+    def _unstacked(self, x: Any, given: Given) -> Any:
+        if given.tokens is None:
+            return ops.unstack(x, self.group)
+        parts = x.unflatten(1, (-1, self.group.order)).unbind(2)
+        return torch.cat([_turned(part, self.group.elements[h], given) for h, part in enumerate(parts)])
 
     def _seen(self, i: int, x: Any, h: int) -> Any:
         """An input as pathway h sees it."""
@@ -141,7 +159,7 @@ class PlainPart(nn.Module):
         if not isinstance(seen, Seen):
             return x
         chosen = x.index_select(1, getattr(self, f"seen_{i}")[h])
-        return _as_layout(_turned(chosen, self.group.elements[h], seen.layout), seen.layout, self._rank(seen.layout))
+        return _as_layout(_turned(chosen, self.group.elements[h], seen), seen.layout, self._rank(seen.layout))
 
     def _run(self, inputs: dict[int, Any]) -> list[Any]:
         args, kwargs = trees.mapped(self.arguments, Place, lambda _, place: inputs[place.number])
@@ -177,8 +195,15 @@ def _has_positions(layout: Layout) -> bool:
     return any(component > 1 for axis in layout for component in axis)
 
 
-def _turned(x: Any, element: Element, layout: Layout) -> Any:
-    return ops.turn_maps(x, element) if _has_positions(layout) else x
+def _turned(x: Any, element: Element, what: Seen | Given) -> Any:
+    if what.tokens is None:
+        return ops.turn_maps(x, element) if _has_positions(what.layout) else x
+    extra, grid = what.tokens
+    if not grid:
+        return x
+    maps = x.narrow(2, extra, math.prod(grid)).flatten(2).unflatten(2, grid)
+    placed = ops.turn_maps(maps, element).flatten(2).reshape(*maps.shape[:2], -1, *[1] * (len(grid) - 1))
+    return torch.cat([x.narrow(2, 0, extra), placed], dim=2) if extra else placed
 
 
 def _as_layout(x: Any, layout: Layout, rank: int) -> Any:

@@ -37,6 +37,8 @@ def _finish(run: Path, written: Written) -> None:
             f"check: over all orientations the output changes by at most {written.change:.0e} of its size, in float64"
         )
     print(f"\n{written.headline}\n")
+    if written.warning:
+        print(f"note: {written.warning}\n")
     out = "masks" if card_of(run).is_dense else "predictions.csv"
     print(f"the page:  {written.path}")
     print(f"the run, and run.toml to repeat it: {run}")

@@ -28,11 +28,11 @@ def watching(watcher: Watcher, after: float = 1.0) -> Iterator[None]:
         _watcher.reset(token)
 
 
-def watched(what: str, items: Iterable[Item], total: int) -> Iterator[Item]:
-    """The items, each reported after it has been used."""
+def watched(what: str, items: Iterable[Item], total: int, each: int = 1) -> Iterator[Item]:
+    """The items, each reported after it has been used, as so many images."""
     tell, after = _watcher.get() or (None, 0.0)
     start = time.monotonic()
     for number, item in enumerate(items, start=1):
         yield item
         if tell and time.monotonic() - start >= after:
-            tell(what, number, total)
+            tell(what, number * each, total * each)

@@ -7,6 +7,9 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 CLIP = 1e-15  # Kaggle's
+# Two classes are told apart if this share of the pairs of their images is in the right order; 0.5 is chance.
+APART = 0.65
+LEAST = 1e-3  # smaller probabilities say no more
 
 
 def scores(probabilities: Array, labels: NDArray[np.int64]) -> dict[str, float]:
@@ -63,3 +66,25 @@ def recalls(counts: NDArray[np.int64]) -> Array:
     """The recall of each class; NaN for a class without examples."""
     totals = counts.sum(1)
     return np.where(totals > 0, counts.diagonal() / np.maximum(totals, 1), np.nan)
+
+
+def confused_pairs(
+    probabilities: NDArray[Any], labels: NDArray[Any], known: NDArray[np.bool_]
+) -> list[tuple[int, int]]:
+    """Of the known classes, those that are hardly told apart from the one that they are taken for most.
+
+    >>> p = np.array([[0.5, 0.5, 0], [0.6, 0.4, 0], [0.5, 0.5, 0], [0.6, 0.4, 0], [0.1, 0, 0.9]])
+    >>> confused_pairs(p, np.array([0, 0, 1, 1, 2]), np.array([True, True, True]))
+    [(0, 1), (1, 0)]
+    """
+    pairs = []
+    logs = np.log(probabilities.clip(LEAST))
+    for a in np.flatnonzero(known):
+        others = np.where(known, probabilities[labels == a].mean(axis=0), -1.0)
+        others[a] = -1.0
+        b = int(others.argmax())
+        odds = logs[:, a] - logs[:, b]
+        ones, twos = odds[labels == a][:, None], odds[labels == b]
+        if others[b] >= 0 and (ones > twos).mean() + (ones == twos).mean() / 2 < APART:
+            pairs.append((int(a), b))
+    return pairs

@@ -81,7 +81,7 @@ class Fit:
     def look(self) -> Found:
         """Say what the folder holds."""
         options = {name: value for name, value in self.request.options.items() if name in ImageSettings.model_fields}
-        validation = self.request.options.get("validation", 0.15)
+        validation = self.request.options.get("validation", 0.0)  # the folder's own part, or the usual one
         settings = Settings(
             folder=str(self.request.folder), side=64, channels=3, rules=2, validation=validation, **options
         )
@@ -99,8 +99,8 @@ class Fit:
 
     def choose_size(self, found: Found) -> plan.Size:
         """Choose the size of the images, and the number of threads, by the time of a step."""
-        backbone = "backbone" in self.request.options
-        smallest = plan.sizes(found, backbone)[0]
+        backbone, side = "backbone" in self.request.options, self.request.options.get("side")
+        smallest = plan.sizes(found, backbone, side)[0]
         wanted = self.request.symmetry if self.request.symmetry != "auto" else "D4"
         timed = self.made(found, smallest, self.network(wanted), 1, plan.warps_of(wanted))
         costs = {threads: self.cost(found, timed, threads) for threads in {1, timed.threads}}
@@ -111,7 +111,7 @@ class Fit:
             return found.parts["train"] * size.tiles * per_position * size.positions
 
         seconds = self.left()
-        size = plan.size_for(found, None if seconds is None else seconds * (1 - plan.TRIAL), epoch, backbone)
+        size = plan.size_for(found, None if seconds is None else seconds * (1 - plan.TRIAL), epoch, backbone, side)
         threads = "one thread" if self.threads == 1 else f"{self.threads} threads"
         self.bars.say(f"plan: {size.why}; batches of {size.batch}; {threads}")
         return size

@@ -57,21 +57,21 @@ class Size:
         return (self.side // self.stem_stride) ** 2
 
 
-def sizes(found: Found, backbone: bool = False) -> list[Size]:
-    """The sizes that suit the images, from small to large."""
+def sizes(found: Found, backbone: bool = False, side: int | None = None) -> list[Size]:
+    """The sizes that suit the images, from small to large; only one if the user gives the `side`."""
     middle, train = found.sides[1], found.parts["train"]
     if found.task in DENSE:
-        fitting = [side for side in TILES if side <= max(middle, TILES[0])]
-        tiles = [max(1, min(32, round((middle / side) ** 2))) for side in fitting]
+        fitting = [side] if side else [tile for tile in TILES if tile <= max(middle, TILES[0])]
+        tiles = [max(1, min(32, round((middle / each) ** 2))) for each in fitting]
         return [
-            Size(side, 1, min(16, batch_for(train * count)), count, count)
-            for side, count in zip(fitting, tiles, strict=True)
+            Size(each, 1, min(16, batch_for(train * count)), count, count)
+            for each, count in zip(fitting, tiles, strict=True)
         ]
-    sides = SIDES + (LARGER if backbone else ())
-    enough = [side for side in sides if side >= middle][:1]  # larger ones only enlarge the images
-    fitting = [side for side in sides if side < middle] + enough
-    useful = [side for side in fitting if side >= STRIDED] or fitting  # 32 at stride 1 takes the time of 64 at stride 2
-    return [Size(side, 2 if side >= STRIDED else 1, batch_for(train)) for side in useful]
+    every = SIDES + (LARGER if backbone else ())
+    enough = [each for each in every if each >= middle][:1]  # larger ones only enlarge the images
+    fitting = [side] if side else [each for each in every if each < middle] + enough
+    useful = [each for each in fitting if each >= STRIDED] or fitting  # 32 at stride 1 takes the time of 64 at stride 2
+    return [Size(each, 2 if each >= STRIDED else 1, batch_for(train)) for each in useful]
 
 
 def batch_for(samples: int) -> int:
@@ -84,14 +84,22 @@ def batch_for(samples: int) -> int:
     return int(min(high, max(low, 2 ** math.floor(math.log2(max(samples / STEPS, 1))))))
 
 
-def size_for(found: Found, seconds: float | None, cost: Callable[[Size], float], backbone: bool = False) -> Size:
+def size_for(
+    found: Found,
+    seconds: float | None,
+    cost: Callable[[Size], float],
+    backbone: bool = False,
+    side: int | None = None,
+) -> Size:
     """The largest size with enough epochs in these seconds; `cost` is the seconds of an epoch at a size."""
-    options, what = sizes(found, backbone), "tiles" if found.task in DENSE else "images"
+    options, what = sizes(found, backbone, side), "tiles" if found.task in DENSE else "images"
     affordable = [size for size in options if seconds is None or seconds / cost(size) >= EPOCHS]
     chosen = affordable[-1] if affordable else options[0]
     why = f"{what} of {chosen.side} pixels"
     if seconds is not None and chosen != options[-1]:
         why += f", so that the minutes allow {EPOCHS} passes or more over all of them" if affordable else ""
+    elif side is not None:
+        why += ", as you ask for"
     elif what == "images":
         why += ", about what the files have"
     if seconds is not None and not affordable and chosen.tiles > 1:  # fewer tiles, and other ones in each epoch

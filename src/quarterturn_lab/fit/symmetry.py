@@ -18,6 +18,7 @@ from torch import nn
 import quarterturn as qt
 from quarterturn_lab.data.dataset import VOID, Data, Dataset, Indices, ragged
 from quarterturn_lab.data.scaling import scaling_of
+from quarterturn_lab.evaluation.classification import confused_pairs
 from quarterturn_lab.evaluation.score import labels_of, predict
 from quarterturn_lab.evaluation.statistics import mean_sd
 from quarterturn_lab.runs.environment import pick_device
@@ -36,8 +37,8 @@ CLEAR = 1e-3  # one-sided p-value below which a difference counts; real ones are
 UP, HAND = 1 / 3, 0.1
 LEARNED = 0.15  # share of the constant answer's loss that the probe must have removed, to be a witness
 UNRESOLVED = 0.2  # share of the images in pairs of classes that the probe cannot tell apart yet
+ENOUGH = 5  # validation images of a class, to say anything about it
 MOST, MOST_SCENES = 2000, 16  # validation images that are scored; those with masks are large, and have many pixels
-PAIR, EVEN = 0.6, 0.6  # what two classes get together, and one beside the other, to be called unresolved
 LEAST = 1e-3  # probabilities are raised to this, so that a single image counts no more than seven
 
 
@@ -213,21 +214,14 @@ def _entropy(counts: NDArray[Any]) -> float:
 
 
 def unresolved(probe: Probe, data: Data, indices: Indices) -> float:
-    """The share of these images in pairs of classes that get probability together, and about the same each."""
+    """The share of these images in classes that the network cannot tell from the one that they are taken for most."""
     config, net = probe
     found = predict(config, net, data, indices, next(net.parameters()).device)
     labels = data.labels[indices]  # type: ignore[index]  # classes have an array
-    taken = np.zeros((len(data.classes),) * 2)
-    np.add.at(taken, labels, found)
     counts = np.bincount(labels, minlength=len(data.classes))
-    taken /= np.maximum(counts, 1)[:, None]
-    pairs = 0
-    for a in np.flatnonzero(counts):
-        b = int(np.argsort(taken[a])[-1 if taken[a].argmax() != a else -2])
-        together = taken[a, a] + taken[a, b] > PAIR
-        if together and counts[b] and taken[a, b] > EVEN * taken[a, a] and taken[b, a] > EVEN * taken[b, b]:
-            pairs += counts[a]
-    return float(pairs / len(labels))
+    pairs = confused_pairs(found, labels, counts >= ENOUGH)
+    known = counts[counts >= ENOUGH].sum()
+    return float(sum(counts[a] for a in {a for a, _ in pairs}) / known) if known else 0.0
 
 
 def moved(data: Data, indices: Indices, group: qt.Group, g: int) -> Data:

@@ -46,6 +46,7 @@ CHANGES = {  # what is drawn against the angle
     "answers": "mean change of a share",
 }
 TURNED = 60  # test images in the figure of angles
+ENOUGH = 10  # test images of a class, to say that it is not told apart
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Written:
     path: Path
     headline: str
     change: float | None  # None for an ordinary network
+    warning: str = ""
 
 
 def write_fit_report(
@@ -76,6 +78,7 @@ def write_fit_report(
     turns = [turned(each, group or qt.C4) for each in runs]
     task, output = runs[0].data.task, output or run
     first = headline(runs, measures, turns)
+    warning = hands(runs[0]) if task == "classes" else ""
     output.mkdir(parents=True, exist_ok=True)
     write_atomically(
         output / "report.html",
@@ -84,6 +87,7 @@ def write_fit_report(
             headline=first,
             difference=difference(*measures) if len(measures) > 1 else "",
             choice=choice,
+            warning=warning,
             scores=_scores(runs, measures),
             cards=[*_turning(runs, turns), *CARDS[task](runs), *_curves(runs)],
             facts=_facts(runs[0]),
@@ -93,7 +97,24 @@ def write_fit_report(
     )
     if task == "classes":
         write_atomically(output / "confusion.csv", confusion_csv(runs[0]))
-    return Written(output / "report.html", first, turns[0].exact if group else None)
+    return Written(output / "report.html", first, turns[0].exact if group else None, warning)
+
+
+def hands(run: Judged) -> str:
+    """A sentence about classes that may be mirror images of each other, for a network that treats these alike."""
+    group = run.config.net.group
+    if not run.config.augment.flip and (group is None or set(qt.named(group).elements) <= set(qt.C4.elements)):
+        return ""
+    counts = np.bincount(run.labels, minlength=len(run.data.classes))
+    found = set(classification.confused_pairs(run.predicted, run.labels, counts >= ENOUGH))
+    pairs = [f"{run.data.classes[a]} and {run.data.classes[b]}" for a, b in sorted(found) if a < b and (b, a) in found]
+    if not pairs:
+        return ""
+    more = f" (and {len(pairs) - 1} more pairs of classes)" if len(pairs) > 1 else ""
+    return (
+        f"{pairs[0]}{more} are hardly told apart. If they are mirror images of each other, train again with --symmetry "
+        "C4: this network treats mirrored images alike"
+    )
 
 
 def _template() -> Template:

@@ -118,7 +118,7 @@ def decisions(task: str, answers: NDArray[np.float64]) -> NDArray[Any]:
 def changes_by_angle(run: Judged, angles: tuple[int, ...], indices: Indices) -> NDArray[np.float64]:
     """For each angle, how much the answers change: the share of images or tags, or the mean change of a number."""
     data = run.data
-    seen = watched(f"turning test images, {run.name}", angles, len(angles))
+    seen = watched(f"turning test images, {run.name}", angles, len(angles), len(indices))
     found = np.stack([predict(run.config, run.net, data, indices, CPU, (float(angle),)) for angle in seen])
     if data.task in ("classes", "tags"):
         said = decisions(data.task, found)

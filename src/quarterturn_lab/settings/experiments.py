@@ -104,7 +104,6 @@ AS_SHARP = {"border": "reflection", "interpolation": "bicubic"}
 FIT: dict[str, Any] = {"optimizer": "adamw", "lr": 4e-3, "weight_decay": 0.05, "schedule": "cosine", "warmup": 0.05} | {
     "ema": 0.99,
     "divide_batch": False,
-    "validation": 0.15,
 }
 
 EXPERIMENTS: dict[str, Experiment] = {
