@@ -1,5 +1,6 @@
 """The kernel's code for tokens: layer norm of stacked features, and orientations beside the examples and back."""
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +13,7 @@ from torch.nn import functional as F
 
 import quarterturn as qt
 from quarterturn import C2, C4, D4, FLIP, OCTA, Group
+from quarterturn._convert.window_layers import WindowsToBatch, WindowsToFeatures
 from quarterturn.kernel import library
 from quarterturn.layers import beside, layer_norm
 from quarterturn.layers.beside import to_batch, to_features
@@ -216,6 +218,29 @@ def test_moving_runs_in_the_kernel_where_it_may(monkeypatch: pytest.MonkeyPatch)
     assert torch.equal(torch.func.vmap(lambda x: to_batch(x, 4))(x[None])[0], wanted)
     torch.testing.assert_close(torch.compile(to_batch, backend="eager", fullgraph=True)(x, 4), wanted)
     assert called == []
+
+
+@needs_kernel
+@pytest.mark.parametrize("group", [C2, C4, D4], ids=lambda g: g.name)
+@pytest.mark.parametrize("shifts", [(0, 0), (1, 2)])
+@pytest.mark.parametrize("cuts", [((4, 2), (4, 2)), ((2, 3), (4, 2)), ((6,), (3, 2)), ((2, 2, 2), (4, 2))], ids=str)
+def test_windows_in_one_pass_are_the_definition(
+    group: Group, shifts: tuple[int, int], cuts: tuple, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = in_the_kernel(monkeypatch)
+    there, back = (kind(group, shifts, cuts, "filters") for kind in (WindowsToBatch, WindowsToFeatures))
+    sides = [math.prod(parts) for parts in cuts]
+    x = torch.randn(2, 3 * group.order, *sides).to(memory_format=torch.channels_last).requires_grad_()
+    found, wanted = there(x), there(x.double())  # in float64 they are moved, stacked and cut one by one
+    assert called == ["beside"]
+    assert torch.equal(found, wanted.float())
+    again = back(found)
+    assert called == ["beside"] * 2
+    assert torch.equal(again, x)
+    assert torch.equal(back(wanted).float(), x)
+    grad = torch.randn_like(found)
+    of_x = [torch.autograd.grad(y, x, grad.to(y), retain_graph=True)[0] for y in (found, wanted)]
+    assert torch.equal(*of_x)
 
 
 @needs_kernel

@@ -75,8 +75,7 @@ class _Move(torch.autograd.Function):
         return _move(x, order, places, back)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         order, places, back = ctx.how
-        return (to_batch(grad.contiguous(), order, places) if back else to_features(grad.contiguous(), places)), *[
-            None
-        ] * 3
+        grad = grad.contiguous()
+        return to_batch(grad, order, places) if back else to_features(grad, places), None, None, None
