@@ -114,6 +114,8 @@ def p_value(differences: Losses) -> float:
     """One-sided: how likely a mean this high is if the true one is zero, by Student's t."""
     from scipy.special import stdtr  # type: ignore[import-untyped]
 
+    if len(differences) < 2:
+        return 1.0  # one image is no evidence
     mean, sd = mean_sd(differences.tolist())
     if not sd:
         return 0.0 if mean > 0 else 1.0
