@@ -278,6 +278,8 @@ def _fill(
                 layer.weight.copy_(drawn(layer.weight, old.weight, mine * positions, inputs * positions))
         if old.bias is not None:
             layer.bias.copy_(per_feature(old.bias.detach(), out_sources, w.group.order, w.init, rest=0.0))
+    if isinstance(old.bias, nn.Parameter):
+        layer.bias.requires_grad_(old.bias.requires_grad)
 
 
 def _compute(w: EquivariantWriter, layer: Any, computed: Computed, out_sources: Sequence[int | None]) -> None:

@@ -157,9 +157,10 @@ def cat(call: Call) -> TrackedValue:
     if token_rules.joins_tokens(call, call.option(0, "tensors"), along):
         return token_rules.join(call, call.option(0, "tensors"), along)
     values = [
-        batched_table(w, path, v) if v.kind == "constant" else with_features(w.with_orientations(v, path))
-        for v in call.option(0, "tensors")
+        v if v.kind == "constant" else with_features(w.with_orientations(v, path)) for v in call.option(0, "tensors")
     ]
+    like = next((v for v in values if v.kind != "constant"), values[0])
+    values = [batched_table(w, path, v, like) if v.kind == "constant" else v for v in values]
     dim = call.option(1, "dim", call.kwargs.get("axis", 0)) % len(values[0].axes)
     others = [_replaced(v.axes, dim, ()) for v in values]
     if all(len(v.axes[dim]) == 1 and isinstance(v.axes[dim][0], Features) for v in values):

@@ -96,15 +96,20 @@ def _token_table(w: EquivariantWriter, path: str, constant: TrackedValue, value:
     return w.helper(f"{path}.table", lambda: layer, _written(w, name, make, constant))
 
 
-def batched_table(w: EquivariantWriter, path: str, constant: TrackedValue) -> TrackedValue:
-    """A constant with one copy for each example, as features of its own: it is joined to maps, as coordinates are."""
+def batched_table(w: EquivariantWriter, path: str, constant: TrackedValue, like: TrackedValue) -> TrackedValue:
+    """A constant with one copy for each example, as features of its own: it is joined to maps, as coordinates are.
+
+    Where it is known for one example only, it gets as many as the maps `like` have.
+    """
     if len(constant.shape) != 2 + w.group.dim:
         raise Refusal(f"{named(constant)} is joined to tensors in a way that is not known")
     sizes = constant.shape[2:]
     check_sides(w, constant, sizes)
     count = constant.shape[1]
-    layer = TurnedTable(w.group, constant.shape[1:], batched=True, rotate=w.rotate)
+    layer = TurnedTable(w.group, constant.shape[1:], constant.for_one is None, w.rotate)
     node = w.helper(f"{path}.table", lambda: layer, node_of(constant))
+    if constant.for_one is not None:
+        node = w.method("expand", node, w.method("size", like.node, 0), *[-1] * (1 + w.group.dim))
     return TrackedValue(
         "oriented", node, constant.example, maps_of(constant.example, channels(count, count, shared=True))
     )

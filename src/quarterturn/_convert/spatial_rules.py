@@ -88,7 +88,7 @@ def resize(
     example: Tensor,
 ) -> TrackedValue:
     """Up-sampling to a size that the network computes."""
-    if mode not in ("nearest", "linear", "bilinear", "trilinear"):
+    if mode not in ("nearest", "linear", "bilinear", "bicubic", "trilinear"):
         raise Refusal(f"up-sampling by mode {mode!r} to a size that is computed is not known")
     value = w.maps_with_features_first(value, path)
     node = w.helper(path, lambda: Resize(w.group, mode, align_corners, w.rotate), value.node, size)
