@@ -1,9 +1,11 @@
-"""Which networks `convert` takes, and what becomes of them: one of each convolutional family of timm, and others.
+"""Which networks `convert` takes, and what becomes of them: one of each family of timm, and others.
 
-.venv-timm/bin/python bench/convert.py [--continue] [NETWORK ...]
+.venv-timm/bin/python bench/convert.py [--continue] [--transformers] [NETWORK ...]
 
 With names, such as "timm resnet50", only those are measured again, and the others stay as they are. With --continue,
-only those that are in no record of this machine yet.
+only those that are in no record of this machine yet. With --transformers, only transformers, hybrids and mixers: they
+have a record of their own, in which flat ones have two blocks and four by four patches. A row is written when it is
+there, so a run that was stopped goes on with --continue.
 
 Every network is converted to C4 at 64 x 64 (96 x 96 for the Inceptions and NASNets; what has one size only, at that),
 in both modes, and compared with its plain twin, as if it had learnt: no parameter is switched off, and norms have seen
@@ -27,6 +29,7 @@ from typing import Any
 import torch
 from harness import Rows, record, save, write
 from torch import Tensor, nn
+from transformer_rows import refused_row, transformer_row
 
 import quarterturn as qt
 from quarterturn._convert import function_rules, layer_rules
@@ -40,9 +43,6 @@ TIMM = """
     resnet18 resnet50 convnext_tiny efficientnet_b0 mobilenetv3_large_100 lambda_resnet26t edgenext_xx_small
     efficientvit_b0 mobilevit_xxs botnet26t_256 swin_tiny_patch4_window7_224 mixer_s32_224
 """
-TRANSFORMERS = """
-    vit_tiny_patch16_224 deit_tiny_distilled_patch16_224 pit_ti_224 pvt_v2_b0 shvit_s1 resmlp_12_224
-"""
 TORCHVISION = """
     resnet18 googlenet squeezenet1_1 shufflenet_v2_x1_0 mnasnet1_0 densenet121 mobilenet_v3_small convnext_tiny vgg11
     efficientnet_b0 efficientnet_v2_s regnet_y_400mf alexnet segmentation.fcn_resnet50 segmentation.deeplabv3_resnet50
@@ -50,20 +50,21 @@ TORCHVISION = """
 """
 SEGMENTERS = "Unet UnetPlusPlus FPN Linknet PSPNet DeepLabV3 DeepLabV3Plus UPerNet MAnet"
 RECORDS = ("families", "convert", "transformers", "refused")
+SMALL = "small"  # before the names of transformers that are made with few blocks
 SECONDS = 600  # for a network, then it is refused
 HEAD = {
     "families": ("family", "network"),
     "convert": ("network",),
-    "transformers": ("network",),
+    "transformers": ("family", "network"),
     "refused": ("family", "network", "why"),
 }
 
 
-def networks() -> tuple[dict[str, Callable[[], nn.Module]], dict[str, str]]:
+def networks() -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
     """How to make each network, with weights drawn at random, and of which family of timm the first of them are."""
     sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "timm"))
     importlib.import_module("conftest")  # what torchvision needs beside a torch without CUDA
-    families = importlib.import_module("families")
+    families, transformers = map(importlib.import_module, ("families", "transformer_families"))
     smp, timm, torchvision = map(importlib.import_module, ("segmentation_models_pytorch", "timm", "torchvision"))
 
     def of_torchvision(name: str) -> nn.Module:
@@ -73,14 +74,17 @@ def networks() -> tuple[dict[str, Callable[[], nn.Module]], dict[str, str]]:
         return model
 
     smallest = families.SMALLEST.split()
-    found: dict[str, Callable[[], nn.Module]] = {}
-    for name in [*smallest, *TIMM.split(), *TRANSFORMERS.split()]:
+    found: dict[str, Callable[[], Any]] = {}
+    for name in [*smallest, *TIMM.split()]:
         found[f"timm {name}"] = partial(timm.create_model, name)
+    for name in transformers.SMALLEST.split():
+        found[f"{SMALL} {name}"] = partial(transformers.small, name)
     for name in TORCHVISION.split():
         found[f"torchvision {name}"] = partial(of_torchvision, name)
     for name in SEGMENTERS.split():
         found[f"smp {name}"] = partial(getattr(smp, name), "resnet18", encoder_weights=None)
-    return found, {f"timm {name}": families.family_in_module(name) for name in smallest}
+    known = {f"timm {name}": families.family_in_module(name) for name in smallest}
+    return found, known | {f"{SMALL} {name}": transformers.family_of(name) for name in transformers.SMALLEST.split()}
 
 
 def first_tensor(tree: Any) -> Tensor:
@@ -184,10 +188,12 @@ def before(name: str) -> Rows:
         return list(csv.DictReader(file))
 
 
-def measured(name: str, make: Callable[[], nn.Module], family: str | None) -> tuple[str, dict[str, object]]:
+def measured(name: str, make: Callable[[], Any], family: str | None) -> tuple[str, dict[str, object]]:
     """The record that a network goes to, and its row."""
     torch.manual_seed(0)
     signal.alarm(SECONDS)
+    if name.startswith(SMALL):
+        return "transformers", transformer(str(family), name, make)
     try:
         row = converted_row(name, make())
     except TimeoutError:
@@ -197,9 +203,22 @@ def measured(name: str, make: Callable[[], nn.Module], family: str | None) -> tu
         return "refused", {"family": family, "network": name, "why": lines[0].removeprefix("- ")}
     finally:
         signal.alarm(0)
-    if name.removeprefix("timm ") in TRANSFORMERS.split():
-        return "transformers", row
     return ("convert", row) if family is None else ("families", {"family": family, **row})
+
+
+def transformer(family: str, name: str, make: Callable[[], tuple[nn.Module, int]]) -> dict[str, object]:
+    """The row of a transformer, also of one that is refused."""
+    size = 0
+    try:
+        model, size = make()
+        return transformer_row(family, name, model, size, beyond_rounding, gap)
+    except TimeoutError:
+        return refused_row(family, name, size, f"it took more than {SECONDS} seconds")
+    except (qt.QuarterturnError, RuntimeError) as error:
+        lines = [line for line in str(error).splitlines() if line.startswith("- ")] or str(error).splitlines()
+        return refused_row(family, name, size, lines[0].removeprefix("- "))
+    finally:
+        signal.alarm(0)
 
 
 def too_long(*_: object) -> None:
@@ -209,16 +228,20 @@ def too_long(*_: object) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--continue", dest="goes_on", action="store_true")
+    parser.add_argument("--transformers", action="store_true")
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     torch.set_num_threads(1)
     signal.signal(signal.SIGALRM, too_long)
     made, family = networks()
-    rows = {name: before(name) if options.goes_on or options.names else [] for name in RECORDS}
+    some = options.goes_on or options.names or options.transformers
+    rows = {name: before(name) if some else [] for name in RECORDS}
+    rows["transformers"] = rows["transformers"] if options.goes_on or options.names else []
     there = {str(row["network"]) for found in rows.values() for row in found}
-    again = options.names or [name for name in made if name not in there]
+    wanted = [name for name in made if name.startswith(SMALL) or not options.transformers]
+    again = options.names or [name for name in wanted if name not in there]
     write("known", known())
-    if not options.names and not options.goes_on:
+    if not some:
         write("summary", summed_up(made["timm resnet50"]))
     order = list(made).index
     for name in again:
@@ -227,7 +250,7 @@ def main() -> None:
         for what in RECORDS:
             kept = [old for old in rows[what] if old["network"] != name and old["network"] in made]
             rows[what] = sorted([*kept, *([row] if what == target else [])], key=lambda r: order(str(r["network"])))
-            if rows[what] or record(what).exists():
+            if what == target or (record(what).exists() and not name.startswith(SMALL)):
                 save(what, rows[what], HEAD[what])
 
 

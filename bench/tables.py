@@ -11,6 +11,7 @@ from pathlib import Path
 
 import convert_summary
 import costs_summary
+import finetune_summary
 import initial_summary
 import speed_summary
 import when_summary
@@ -22,6 +23,7 @@ COMPUTED = {
     "speed": speed_summary.table,
     "costs-short": costs_summary.table,
     "families-counted": convert_summary.table,
+    "finetune-short": finetune_summary.table,
     "initial-short": initial_summary.table,
     "when": when_summary.table,
 }  # not one record as it is

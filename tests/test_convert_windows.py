@@ -107,6 +107,90 @@ class Block(nn.Module):
         return x.reshape(n, h, w, c)
 
 
+class CosineAttention(WindowAttention):
+    """Products of directions, and a bias that a small network computes from distances."""
+
+    def __init__(self, width: int, heads: int, side: int) -> None:
+        super().__init__(width, heads, side, fused=False)
+        del self.table
+        self.scales = nn.Parameter(torch.zeros(heads, 1, 1))
+        apart = torch.arange(1.0 - side, side)
+        self.register_buffer("distances", torch.stack(torch.meshgrid(apart, apart, indexing="ij"), dim=-1)[None])
+        self.small = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, heads, bias=False))
+
+    def bias(self) -> Tensor:
+        tokens, table = self.index.shape[0], self.small(self.distances).view(-1, self.heads)
+        bias = table[self.index.view(-1)].view(tokens, tokens, -1).permute(2, 0, 1)
+        return 4 * torch.sigmoid(bias).unsqueeze(0)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        n, t, c = x.shape
+        q, k, v = self.qkv(x).reshape(n, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        scores = F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).transpose(-2, -1)
+        scores = scores * torch.clamp(self.scales, max=4.6).exp() + self.bias()
+        if mask is not None:
+            count = mask.shape[0]
+            scores = scores.view(n // count, count, self.heads, t, t) + mask.unsqueeze(1).unsqueeze(0)
+            scores = scores.view(-1, self.heads, t, t)
+        return self.proj((scores.softmax(-1) @ v).transpose(1, 2).reshape(n, t, c))
+
+
+class Downsampling(nn.Module):
+    """Attention from every second position to all, whose heads have keys and wider values one after the other."""
+
+    def __init__(self, width: int, heads: int, side: int) -> None:
+        super().__init__()
+        self.heads, self.side, self.key = heads, side, width // heads // 2
+        self.kv, self.q = nn.Linear(width, heads * 4 * self.key), nn.Linear(width, heads * self.key)
+        self.norm, self.proj = nn.BatchNorm1d(heads * 4 * self.key), nn.Linear(heads * 3 * self.key, width)
+        self.bias = nn.Parameter(torch.randn(heads, ((side + 1) // 2) ** 2, side * side))
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, t, c = x.shape
+        kv = self.kv(x)
+        kv = self.norm(kv.flatten(0, 1)).reshape_as(kv)
+        k, v = kv.view(n, t, self.heads, -1).split([self.key, 3 * self.key], dim=3)
+        some = x.view(n, self.side, self.side, c)[:, ::2, ::2].reshape(n, -1, c)
+        q = self.q(some).view(n, -1, self.heads, self.key).permute(0, 2, 1, 3)
+        scores = (q @ k.permute(0, 2, 3, 1) + self.bias).softmax(-1)
+        return self.proj((scores @ v.transpose(1, 2)).transpose(1, 2).reshape(n, -1, self.heads * 3 * self.key))
+
+
+class Around(nn.Module):
+    """Patches, a part that sees them with features last, and a head."""
+
+    def __init__(self, part: nn.Module, tokens: bool = False, width: int = 32) -> None:
+        super().__init__()
+        self.embed, self.part, self.tokens, self.head = nn.Conv2d(3, width, 2, 2), part, tokens, nn.Linear(width, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x).permute(0, 2, 3, 1)
+        x = self.part(x.flatten(1, 2) if self.tokens else x)
+        return self.head(F.gelu(x).flatten(1, -2).mean(1))
+
+
+class Grid(nn.Module):
+    """Attention between positions that are far apart, all of the same place in their block: a grid."""
+
+    def __init__(self, width: int, heads: int, side: int) -> None:
+        super().__init__()
+        self.side, self.heads = side, heads
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.bias = nn.Parameter(torch.randn(heads, side * side, side * side))
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, h, w, c = x.shape
+        g = self.side
+        there = x.view(n, g, h // g, g, w // g, c).permute(0, 2, 4, 1, 3, 5).contiguous().view(-1, g, g, c)
+        shape = there.shape[:-1]
+        qkv = self.qkv(there).view(there.shape[0], -1, self.heads, 3 * c // self.heads).transpose(1, 2)
+        q, k, v = qkv.chunk(3, dim=3)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=self.bias)
+        out = self.proj(out.transpose(1, 2).reshape((*shape, -1)))
+        out = out.view(-1, h // g, w // g, g, g, c).permute(0, 3, 1, 4, 2, 5).contiguous()
+        return x + out.view(n, h, w, c)
+
+
 def merged_by_reshape(x: Tensor) -> Tensor:
     n, h, w, c = x.shape
     return x.reshape(n, h // 2, 2, w // 2, 2, c).permute(0, 1, 3, 4, 2, 5).flatten(3)
@@ -163,6 +247,35 @@ def test_maps_of_unequal_sides_where_no_axes_are_exchanged(group: Group) -> None
 @pytest.mark.parametrize(("group", "pad_first"), [(C4, True), (D4, False)], ids=["C4", "D4"])
 def test_padding_to_a_multiple_of_the_window(group: Group, pad_first: bool) -> None:
     check(Swin((7, 7), 3, pad_first=pad_first), group, 14)
+
+
+@pytest.mark.parametrize("group", [C4, D4], ids=lambda g: g.name)
+def test_cosine_attention_with_a_computed_bias(group: Group) -> None:
+    net = Swin((6, 6), 3)
+    for block in net.blocks:
+        block.attention = CosineAttention(16, 8, 3)
+    check(net, group, 12)
+
+
+@pytest.mark.parametrize(("group", "side", "heads"), [(C4, 3, 8), (D4, 2, 8), (C4, 2, 6)], ids=["C4", "D4", "6 heads"])
+def test_attention_in_a_grid(group: Group, side: int, heads: int) -> None:
+    check(Around(Grid(48, heads, side), width=48), group, 4 * side)
+
+
+@pytest.mark.parametrize("group", [C4, D4], ids=lambda g: g.name)
+@pytest.mark.parametrize("side", [5, 6])
+def test_attention_of_some_positions_to_all(group: Group, side: int) -> None:
+    check(Around(Downsampling(64, 8, side), tokens=True, width=64), group, 2 * side, least=0.7)
+
+
+@pytest.mark.parametrize("dims", [(2, 4), (1, 3)])
+def test_the_largest_of_each_block(dims: tuple[int, int]) -> None:
+    class Largest(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            n, h, w, c = x.shape
+            return x.view(n, h // 2, 2, w // 2, 2, c).amax(dims)
+
+    check(nn.Sequential(Around(nn.Sequential(Largest(), nn.Linear(32, 32)))), D4, 12)
 
 
 def test_patches_merged_by_slices() -> None:

@@ -30,6 +30,7 @@ LIBRARY = [
     "rates",
     "cost",
     "_wrap",
+    "_distil",
     "graph",
     "_export",
     "_convert",

@@ -30,6 +30,7 @@ WHAT = {
         "cost": "multiply-adds, explain",
         "graph": "what convert and to_plain share",
         "_wrap": "wrap: any model, averaged",
+        "_distil": "learning from another network",
         "_export": "to_plain, ONNX",
         "_convert": "convert: shared filters",
     },

@@ -2,6 +2,7 @@
 
 from quarterturn._convert import convert as convert
 from quarterturn._convert import summary as summary
+from quarterturn._distil import distil as distil
 from quarterturn._export import export as export
 from quarterturn._export import to_plain as to_plain
 from quarterturn._wrap import wrap as wrap

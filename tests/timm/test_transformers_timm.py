@@ -13,7 +13,7 @@ import quarterturn as qt
 from quarterturn.check import error_of_answers
 from quarterturn.graph.lively import lively
 
-# What is given to timm, so that they are small; patches of 14 need sides of 56.
+# What is given to timm, so that they are small; patches of 14 need sides of 56. `size` is that of the images alone.
 FEW: dict[str, dict[str, Any]] = {
     "vit_tiny_patch16_224": {},
     "deit_tiny_distilled_patch16_224": {},
@@ -29,6 +29,28 @@ MORE: dict[str, dict[str, Any]] = {
     "pit_ti_224": {},
     "visformer_tiny": {},
     "coatnet_0_224": {},
+    "swinv2_tiny_window8_256": {"window_size": 4},
+    "swinv2_cr_tiny_224": {"window_size": 4},
+    "maxvit_tiny_rw_224": {},
+    "maxxvit_rmlp_nano_rw_256": {},
+    "levit_128s": {"img_size": None, "size": 224},
+    "tiny_vit_5m_224": {"img_size": None, "size": 224},
+    "fastvit_sa12": {"img_size": None},
+    "iformer_t": {"img_size": None},
+    "davit_tiny": {"img_size": None},
+    "vitamin_small_224": {},
+    "hiera_tiny_224": {"img_size": None, "size": 224},
+    "nest_tiny": {"img_size": None, "size": 224},
+    "twins_svt_small": {"img_size": None, "size": 224},
+    "twins_pcpvt_small": {},
+    "mobilevit_xxs": {"img_size": None},
+    "mobilevitv2_050": {"img_size": None},
+    "edgenext_xx_small": {"img_size": None},
+    "efficientformer_l1": {"img_size": None, "size": 224},
+    "efficientformerv2_s0": {"img_size": None, "size": 224},
+    "efficientvit_b0": {"img_size": None},
+    "nextvit_small": {"img_size": None},
+    "lowformer_b0": {"img_size": None},
     "pvt_v2_b0": {"img_size": None},  # takes any size
     "shvit_s1": {"img_size": None},
     "resmlp_12_224": {},
@@ -39,11 +61,11 @@ SIZE = 64
 LEAST = 0.8  # of the old network's multiply-adds in layers that share filters
 
 
-def check(name: str, group: qt.Group, **options: Any) -> None:
+def check(name: str, group: qt.Group, size: int | None = None, **options: Any) -> None:
     torch.manual_seed(0)
     given = {key: value for key, value in {"img_size": SIZE, **options}.items() if value is not None}
     model = timm.create_model(name, num_classes=10, **given).eval()
-    x = image(batch=2, size=given.get("img_size", SIZE))
+    x = image(batch=2, size=size or given.get("img_size", SIZE))
     net = qt.convert(model, group, example=x)
     assert net.conversion.rolled_share >= LEAST
     converted = lively(net, [x])

@@ -1,10 +1,10 @@
 """Whether a reshape of the old network makes the heads of attention: what follows tells."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from torch import fx, nn
 
-from quarterturn.graph.torch_functions import name_of
+from quarterturn.graph.torch_functions import PERMUTATIONS, name_of, option, permutation
 
 PRODUCTS = ("matmul", "bmm", "scaled_dot_product_attention", "attended")
 TAKES_APART = ("unbind", "getitem", "chunk", "split", "tensor_split", "select", "narrow")
@@ -13,14 +13,14 @@ KEEP = (nn.Identity, nn.Dropout, nn.LayerNorm, nn.RMSNorm)
 FAR = 60  # nodes that are looked at
 
 
-def makes_heads(model: nn.Module, node: fx.Node, axes: int) -> bool:
-    """Whether features that a node splits into so many axes are heads, and the features of each.
+def makes_heads(model: nn.Module, node: fx.Node, axes: Sequence[int], rank: int) -> bool:
+    """Whether features that a node splits into these axes, of so many, are heads, and the features of each.
 
     Of two axes the first may also be queries, keys and values, which are taken apart then.
     """
-    if axes < 2 or not any(name_of(user.target) in PRODUCTS for user in _following(model, node)):
+    if len(axes) < 2 or not any(name_of(user.target) in PRODUCTS for user in _following(model, node)):
         return False
-    return axes > 2 or not _is_taken_apart(node)
+    return len(axes) > 2 or not _is_taken_apart(node, axes[0], rank)
 
 
 def _following(model: nn.Module, node: fx.Node) -> Iterator[fx.Node]:
@@ -41,12 +41,23 @@ def _following(model: nn.Module, node: fx.Node) -> Iterator[fx.Node]:
         waiting += user.users if kept else ()
 
 
-def _is_taken_apart(node: fx.Node) -> bool:
+def _is_taken_apart(node: fx.Node, axis: int, rank: int) -> bool:
+    """Whether the tensor is taken apart along this axis, perhaps in another order of its axes."""
     for user in node.users:
-        if user.op == "call_module":
-            continue
-        if name_of(user.target) in TAKES_APART or (
-            name_of(user.target) in ("permute", "transpose") and _is_taken_apart(user)
-        ):
+        name = None if user.op == "call_module" else name_of(user.target)
+        if name in TAKES_APART and _where(user, str(name)) in (axis, axis - rank, None):
             return True
+        if name in PERMUTATIONS:
+            order = permutation(str(name), rank, user.args[1:], user.kwargs)
+            if _is_taken_apart(user, order.index(axis), rank):
+                return True
     return False
+
+
+def _where(node: fx.Node, name: str) -> int | None:
+    """Along which axis such a call takes a tensor apart; None where it is not told in one number."""
+    if name == "getitem":
+        return 0 if isinstance(node.args[1], int | slice) else None
+    place = 1 if name in ("unbind", "select", "narrow") else 2
+    dim = option(node.args, node.kwargs, place, "dim", 0)
+    return dim if isinstance(dim, int) else None

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from torch import Tensor
@@ -146,11 +147,26 @@ class HeadFeatures:
 
 @dataclass(frozen=True, eq=False)
 class HeadPart:
-    """One of so many equal parts of the features of a head, as rotary positions take them."""
+    """One of so many equal parts of the features of a head, as rotary positions take them.
+
+    Or queries, keys or values alone, where a head has them one after the other: perhaps no whole number of such parts.
+    """
 
     features: Features
     heads: int
-    parts: int
+    parts: int | Fraction
+
+
+@dataclass(frozen=True)
+class Padded:
+    """Features of each position, and so many constants behind them."""
+
+    of: "Component"
+    more: int
+
+    @property
+    def size(self) -> int:
+        return size_of(self.of) + self.more
 
 
 Component = (
@@ -169,6 +185,7 @@ Component = (
     | HeadIndex
     | HeadFeatures
     | HeadPart
+    | Padded
 )
 OfHeads = HeadIndex | HeadFeatures | HeadPart
 Axis = tuple[Component, ...]  # slowest first; empty for an axis of one
@@ -182,7 +199,7 @@ def size_of(component: Component) -> int:
     if isinstance(component, HeadFeatures):
         return component.features.channels // component.heads
     if isinstance(component, HeadPart):
-        return component.features.channels // component.heads // component.parts
+        return int(component.features.channels // component.heads // component.parts)
     return component.features.channels // component.order if isinstance(component, Blocks) else component.size
 
 
@@ -299,6 +316,10 @@ def merged(components: Sequence[Component]) -> Axis:
             if before.features.channels == component.features.channels:
                 make_equal(before.features, component.features)
             axis[-1] = component.features
+        elif isinstance(before, HeadFeatures) and isinstance(component, HeadIndex) and before.heads == component.heads:
+            axis[-1] = before.features  # in another order
+        elif isinstance(before, HeadIndex) and isinstance(component, HeadPart) and before.heads == component.heads:
+            axis[-1] = _of_all_heads(component)
         elif _make_a_head(before, component) or _make_a_head(component, before):
             part = component if isinstance(component, HeadPart) else before
             assert isinstance(part, HeadPart)
@@ -346,6 +367,12 @@ def _are_alike(one: Component, other: Component) -> bool:
     return tops[0] == tops[1] and (all(same) or (tops[0] and any(same)))
 
 
+def _of_all_heads(part: HeadPart) -> Features:
+    """The features that all heads have of such a part."""
+    share = 1 / Fraction(part.parts)
+    return joined(part.features.split(share.denominator)[: share.numerator])
+
+
 def _make_a_head(part: Component | None, times: Component | None) -> bool:
     return isinstance(part, HeadPart) and isinstance(times, Extra) and part.parts == times.size
 
@@ -391,6 +418,25 @@ def axis_size(axis: Axis) -> int:
     return math.prod(map(size_of, axis))
 
 
+def _make_heads_equal(one: OfHeads, other: OfHeads) -> None:
+    """As many heads, and as many features in each; of those that come from other layers, perhaps parts of theirs."""
+    are_index = isinstance(one, HeadIndex), isinstance(other, HeadIndex)
+    if one.heads != other.heads or size_of(one) != size_of(other) or are_index[0] != are_index[1]:
+        raise Refusal("it brings heads together that were split in different ways")
+    if one.features.channels == other.features.channels:
+        make_equal(one.features, other.features)
+    elif not are_index[0]:
+        parts = [_of_all_heads(c) if isinstance(c, HeadPart) else c.features for c in (one, other)]
+        make_equal(*parts)
+        most = math.lcm(*(int(c.features.units / _parts(c)) or 1 for c in (one, other)))
+        for c in (one, other):  # so that both have the same number of heads
+            c.features.units = math.lcm(c.features.units, int(most * _parts(c)))
+
+
+def _parts(component: OfHeads) -> int | Fraction:
+    return component.parts if isinstance(component, HeadPart) else 1
+
+
 def make_axes_equal(one: Sequence[Component], other: Sequence[Component]) -> None:
     """Both axes hold the same: their features must be, or become, equally many."""
     one, other = ([c for c in axis if not isinstance(c, Spread)] for axis in (one, other))
@@ -400,9 +446,7 @@ def make_axes_equal(one: Sequence[Component], other: Sequence[Component]) -> Non
         elif isinstance(a, Blocks) and isinstance(b, Blocks):
             make_equal(a.features, b.features)
         elif isinstance(a, OfHeads) and isinstance(b, OfHeads):
-            if type(a) is not type(b) or a.heads != b.heads or size_of(a) != size_of(b):
-                raise Refusal("it brings heads together that were split in different ways")
-            make_equal(a.features, b.features)
+            _make_heads_equal(a, b)
         elif a != b:
             raise Refusal("it brings tensors together whose axes hold different things")
     if len(one) != len(other):

@@ -23,6 +23,7 @@ from quarterturn._convert.example_input import example_inputs
 from quarterturn._convert.heads import HEADS, Head
 from quarterturn._convert.initial_weights import Init
 from quarterturn._convert.layer_rules import is_dropout
+from quarterturn._convert.matching import match_channels
 from quarterturn._convert.plain_parts import check_examples_are_apart, layout_of
 from quarterturn._convert.plain_search import PlainSearch
 from quarterturn._convert.report import Conversion, kept_parts, rolled_share
@@ -93,6 +94,7 @@ def convert(
     output: Output = "pooled",
     method: str = "forward",
     head: Head = "pool",
+    match: Tensor | None = None,
 ) -> Converted:
     """The same network with every convolution sharing its filters over orientations: exactly equivariant.
 
@@ -100,9 +102,11 @@ def convert(
     feature maps and divides the parameters by about the order G of the group, `keep="parameters"` keeps those and has
     about sqrt(G) times the maps. Layers from `until` on stay as they are, on stacked orientations (section 4.4). With
     `init="scratch"` weights are drawn anew: as strong as the old ones, or by He where the old ones are torch's default;
-    "pretrained" projects the old ones. An `example` input is needed where the network's code looks at the sizes of its
-    maps. `head` is what the last layer sees of each feature's orientations: what `pool` leaves of them, their "max",
-    their "invariants" (a few numbers more), or what is pooled after a "hidden" layer. The model itself is not changed.
+    "pretrained" projects the old ones, and keeps much more with `match`, some hundred images: channels that respond
+    alike to turned images become one feature. An `example` input is needed where the network's code looks at the sizes
+    of its maps. `head` is what the last layer sees of each feature's orientations: what `pool` leaves of them, their
+    "max", their "invariants" (a few numbers more), or what is pooled after a "hidden" layer. The model itself is not
+    changed.
 
     Submodules that cannot be followed, and those named in `plain`, run as they are in every orientation: exact, but G
     times the work; `conversion` says which and why. `unknown="refuse"` raises an error that lists them instead. For a
@@ -118,6 +122,8 @@ def convert(
     _check_options(group, rotate, keep, pool, init, unknown, output)
     _check_head(head, until, output)
     _check_until(model, until)
+    _check_match(match, init, group)
+    example = match[:2] if example is None and match is not None else example
     model = _with_method(model, method)
     search = PlainSearch(model, plain, automatic=unknown == "plain")
     with without_new_attributes(model):
@@ -129,9 +135,11 @@ def convert(
                 captured = reader.read()
                 writer = EquivariantWriter(group, rotate, Widths(group.order, keep), init, pool, model)
                 rewriter = EquivariantRewriter(captured, writer, until, search.parts, output, head)
-                rewrite(
+                values = rewrite(
                     captured, rewriter, f"these parts of the network cannot be converted to {group.name} ({INSTEAD})"
                 )
+                if match is not None:
+                    match_channels(captured, values, group, match)
                 converted = _finished(writer)
                 writer.notes += carry_over(model, converted, writer.plain)
                 _check_shapes(converted, inputs, captured, writer, may_round=output == "stacked")
@@ -237,6 +245,18 @@ def _check_head(head: str, until: str | None, output: str) -> None:
         raise OptionError(
             f"head={head!r} and until={until!r} do not go together: from {until!r} on the network stays as it is, and "
             "its last layer sees no orientations"
+        )
+
+
+def _check_match(match: Tensor | None, init: str, group: Group) -> None:
+    if match is None:
+        return
+    if init != "pretrained":
+        raise OptionError('match= is for init="pretrained": weights that are drawn anew have nothing to match')
+    if not isinstance(match, Tensor) or match.dim() != 2 + group.dim or len(match) < 2:
+        got = f"of shape {tuple(match.shape)}" if isinstance(match, Tensor) else type(match).__name__
+        raise OptionError(
+            f"match= needs a tensor of images with {2 + group.dim} axes, the more of them the better, got {got}"
         )
 
 

@@ -4,7 +4,9 @@ Heads may be wider or narrower in the new network than in the old one. A table f
 pairs of features that turn together stay pairs, and their frequencies are spread over what there is.
 """
 
+import math
 import operator
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -27,9 +29,14 @@ def part_of_heads(
     assert isinstance(whole, HeadFeatures)
     start, _, step = item.indices(size_of(whole))
     count = example.shape[axis]
-    if step == 1 and count and size_of(whole) % count == 0 and start % count == 0:
-        part = HeadPart(whole.features, whole.heads, size_of(whole) // count)
-        node = w.method("narrow", value.node, axis, w.head_size(part, start // count), w.head_size(part))
+    if step == 1 and count:
+        unit = math.gcd(start, count, size_of(whole))
+        units = size_of(whole) // unit  # of equal size, so that each part is some of them
+        whole.features.units = math.lcm(whole.features.units, units)
+        whole.features.split(units)
+        one = HeadPart(whole.features, whole.heads, units)
+        part = HeadPart(whole.features, whole.heads, Fraction(size_of(whole), count))
+        node = w.method("narrow", value.node, axis, w.head_size(one, start // unit), w.head_size(one, count // unit))
     elif start < step and count * step == size_of(whole):
         part = HeadPart(whole.features, whole.heads, step)
         node = w.function(operator.getitem, value.node, (*[slice(None)] * axis, slice(start, None, step)))

@@ -22,13 +22,15 @@ STEPS = 2000  # in which two axes must become equal
 class Piece:
     """Old channels that stay together. `features` fixes how many features of a pathway become of them.
 
-    `shared` pieces hold the same value in every orientation, in the old network: its input, and its outputs.
+    `shared` pieces hold the same value in every orientation, in the old network: its input, and its outputs. In `order`
+    channels stand so that neighbours are orientations of one feature; without one they do so as they are.
     """
 
     channels: int
     features: int | None = None
     shared: bool = False
     parts: "list[Segment]" = field(default_factory=list)  # what it was cut into, or made equal to
+    order: list[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Features:
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self._segments = list(segments)
+        self.units = 1  # equal parts that the heads of attention have, such as queries and keys: all can be shared out
 
     @property
     def segments(self) -> list[Segment]:
@@ -182,9 +185,9 @@ class Widths:
             else:  # feature i * times + j stands for the channels of which it is the j-th of `times` neighbours
                 for i, j in itertools.product(range(features // segment.times), range(segment.times)):
                     places = [i * self.order + g for g in range(self.order)]
-                    inside = [place < segment.piece.channels for place in places]
-                    old = [position + place * segment.times + j for place in places]
-                    found += [channel if there else None for channel, there in zip(old, inside, strict=True)]
+                    order = segment.piece.order or range(segment.piece.channels)
+                    old = [order[place] if place < len(order) else None for place in places]
+                    found += [None if each is None else position + each * segment.times + j for each in old]
             position += segment.channels
         return found
 

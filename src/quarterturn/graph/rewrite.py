@@ -41,8 +41,8 @@ class Rewriter(Protocol):
         """Why the node would be refused whatever its arguments are. It is asked where these have failed."""
 
 
-def rewrite(captured: Captured, rewriter: Rewriter, headline: str) -> None:
-    """Write all of the network, or raise one error that lists what was refused."""
+def rewrite(captured: Captured, rewriter: Rewriter, headline: str) -> dict[fx.Node, Any]:
+    """Write all of the network and return the values of its nodes, or raise one error that lists what was refused."""
     values: dict[fx.Node, Any] = {}
     problems: dict[fx.Node, str] = {}
     for node in captured.graph.nodes:
@@ -64,6 +64,7 @@ def rewrite(captured: Captured, rewriter: Rewriter, headline: str) -> None:
     if problems:
         message = f"{headline}:\n" + "\n".join(f"- {problem}" for problem in dict.fromkeys(problems.values()))
         raise RefusedParts(message, _parts(captured, problems), captured.callers)
+    return values
 
 
 def _parts(captured: Captured, problems: dict[fx.Node, str]) -> dict[str, str]:
