@@ -114,7 +114,7 @@ GALAXIES_SEARCH = search(
 # Validation chooses between two widths of a kind where there is time for it: one seed of each, three of the better.
 WIDTHS = {60: (32,), 300: (32, 64)}
 ROWS_OF = {60: tuple(MILLISECONDS), 300: ("residual-plain", "residual-c4")}
-BETTER: dict[str, dict[str, int]] = {  # maps that validation preferred at 300 seconds, by experiment and row
+BETTER: dict[str, dict[str, int]] = {  # maps with more seeds at 300 seconds: validation preferred them, if it chose
     "recipe-plankton-2000": {"residual-plain": 32, "residual-c4": 64},
     "recipe-galaxies": {"residual-plain": 32, "residual-c4": 32},
 }
