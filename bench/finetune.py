@@ -148,12 +148,12 @@ def _scaled(images: Tensor) -> Tensor:
 class Ways:
     """Networks trained in each way, for one network and seed. What is needed again is kept."""
 
-    def __init__(self, digits: Digits, network: str, seed: int) -> None:
+    def __init__(self, digits: Digits, network: str, seed: int, upright_epochs: int) -> None:
         self.digits, self.network, self.seed = digits, network, seed
         self.rate, self.converted_rate = RATES[network]
         torch.manual_seed(seed)
         net = convolutional() if network == "CNN" else Transformer()
-        self.upright = trained(net, *digits.upright, UPRIGHT_EPOCHS[network], 2e-3, seed)
+        self.upright = trained(net, *digits.upright, upright_epochs, 2e-3, seed)
         self.tuned = cache(self._tuned)
 
     def start(self, way: str) -> nn.Module:
@@ -251,13 +251,14 @@ def main() -> None:
     done = {tuple(str(row[key]) for key in HEAD) for row in rows}
     missing = [run for run in runs(options.networks, options.seeds) if tuple(map(str, astuple(run))) not in done]
     for (network, seed), mine in itertools.groupby(missing, lambda run: (run.network, run.seed)):
-        ways = Ways(Digits(options.mnist, seed), network, seed)
+        ways = Ways(Digits(options.mnist, seed), network, seed, UPRIGHT_EPOCHS[network])
         for run in mine:
             rows.append(measure(ways, run))
             print(*rows[-1].values(), flush=True)
             save("finetune", rows)
-    if not record("finetune-times").exists():
-        write("finetune-times", [times(Ways(Digits(options.mnist, 0), network, 0)) for network in RATES])
+    if not record("tuned-times").exists():
+        digits = Digits(options.mnist, 0)
+        write("tuned-times", [times(Ways(digits, network, seed=0, upright_epochs=0)) for network in RATES])
 
 
 if __name__ == "__main__":
