@@ -58,7 +58,7 @@ SMALLEST = """
 """
 LARGE = 200_000_000  # parameters from which on a network is made narrower too
 NARROW = {"embed_dim": 256, "num_heads": 8}
-LATE_TOKENS = ("convit",)  # class tokens join in a late block, so all of them are needed
+USUAL, LARGEST = 224, 300  # pixels a side: instead of larger images the usual ones, if it takes them
 
 
 def family_of(name: str) -> str:
@@ -84,19 +84,21 @@ def small(name: str) -> tuple[nn.Module, int]:
     patch = int(found[1]) if (found := re.search(r"patch(\d+)", name)) else 16
     narrow: dict[str, Any] = NARROW if parameters(name) > LARGE else {}
     few: dict[str, Any] = {"depth": 2, **narrow}
-    ways: list[dict[str, Any]] = [{**few, "img_size": 4 * patch}, few, {}]
-    for options in [{}] if name.startswith(LATE_TOKENS) or not _is_flat(name) else ways:
+    ways: list[dict[str, Any]] = [{**few, "img_size": 4 * patch}, few] if _is_flat(name) else []
+    for options in (*ways, {"img_size": USUAL}, {}):
         try:
             model = timm.create_model(name, num_classes=10, **options).eval()  # some have no head of their own
         except (TypeError, ValueError, RuntimeError, AssertionError):
             continue
         size = options.get("img_size") or model.pretrained_cfg["input_size"][-1]
+        if options == {"img_size": USUAL} and model.pretrained_cfg["input_size"][-1] <= LARGEST:
+            continue  # as it is
         return model, size
     raise AssertionError(f"timm does not make {name}")
 
 
 def _is_flat(name: str) -> bool:
-    """Whether all blocks are alike, and their number is one option."""
+    """Whether all blocks are alike, and their number is one option; in ConViT tokens join in a late one."""
     return _module(name) in FLAT.split()
 
 

@@ -13,7 +13,7 @@ from quarterturn._convert.axes import Axis, Blocks, maps_of
 from quarterturn._convert.block_moves import chain_of_blocks, rearranged
 from quarterturn._convert.convolution_rules import check_parametrized
 from quarterturn._convert.equivariant_writer import EquivariantWriter
-from quarterturn._convert.function_calls import node_of
+from quarterturn._convert.function_calls import asks_for_sizes, node_of
 from quarterturn._convert.function_rules import value_of_call
 from quarterturn._convert.heads import Head, LastLayers, last_layer, last_layers, sees_positions
 from quarterturn._convert.layer_rules import copied_layer, layer_on_constant, rule_for, softmax
@@ -166,9 +166,12 @@ class EquivariantRewriter:
             return copied_layer(self.writer, path, module, self.writer.pooled(value, path), example)
         return rule(self.writer, path, module, value, example)
 
-    def unchanged_call(self, node: fx.Node, args: Any, kwargs: Any) -> TrackedValue:
+    def unchanged_call(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """The same layer or function on the stacked orientations."""
         w = self.writer
+        if asks_for_sizes(node) and args[0].kind == "constant":  # nothing else of it is needed
+            example = self.captured.example(node)
+            return number(example, example) if isinstance(example, int) else tuple(number(n, n) for n in example)
 
         def found(_: str, value: TrackedValue) -> Any:
             if value.kind == "number" and not isinstance(value.node, fx.Node):
