@@ -159,6 +159,13 @@ def test_the_evidence_decides(evidence: dict[str, Any], symmetry: str, sure: boo
     assert (choice.symmetry, choice.sure) == (symmetry, sure)
 
 
+def test_one_image_is_no_evidence() -> None:
+    one = {name: np.array([value]) for name, value in (("upright", 0.1), ("turned", 2.0), ("turning", 0.1))}
+    choice = decide(Evidence(**one, mirrored=np.array([0.1]), constant=1.0))
+    assert choice.symmetry != "none"
+    assert not choice.sure
+
+
 def test_noise_is_no_evidence() -> None:
     rng = np.random.default_rng(1)
     for _ in range(20):

@@ -20,6 +20,7 @@ MASKS = {  # rows for a label of each pixel
     "pool": edited(UNET, "pool-mean", group="D4"),
     "roll": edited(UNET, "roll-all-half", group="D4"),
     "roll, norm": edited(UNET, "roll-all-half", group="D4", norm=True),
+    "roll, invariants": edited(UNET, "roll-all-half", group="D4", norm=True, invariants=True),
 }
 
 

@@ -70,6 +70,11 @@ def test_a_plain_network_is_found_out(name: str, tmp_path: Path) -> None:
     assert result["test"] != result["test_4_turns"]
     if isinstance(data, Scenes):
         assert scene_error(config, net, data, int(data.test[0]), qt.C4) > 1e-4
+        assert "test_constant" not in result
+    else:  # what the mean of the training labels scores
+        mean = data.labels[data.train].mean(0)
+        wanted = np.sqrt(((data.labels[data.test] - mean) ** 2).mean())
+        assert result["test_constant"]["rmse"] == pytest.approx(wanted, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ["galaxies", "buildings", "nuclei"])

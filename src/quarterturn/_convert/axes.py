@@ -157,6 +157,18 @@ class HeadPart:
     parts: int | Fraction
 
 
+@dataclass(frozen=True)
+class Padded:
+    """Features of each position, and so many constants behind them."""
+
+    of: "Component"
+    more: int
+
+    @property
+    def size(self) -> int:
+        return size_of(self.of) + self.more
+
+
 Component = (
     Batch
     | Position
@@ -173,6 +185,7 @@ Component = (
     | HeadIndex
     | HeadFeatures
     | HeadPart
+    | Padded
 )
 OfHeads = HeadIndex | HeadFeatures | HeadPart
 Axis = tuple[Component, ...]  # slowest first; empty for an axis of one
@@ -303,6 +316,8 @@ def merged(components: Sequence[Component]) -> Axis:
             if before.features.channels == component.features.channels:
                 make_equal(before.features, component.features)
             axis[-1] = component.features
+        elif isinstance(before, HeadFeatures) and isinstance(component, HeadIndex) and before.heads == component.heads:
+            axis[-1] = before.features  # in another order
         elif isinstance(before, HeadIndex) and isinstance(component, HeadPart) and before.heads == component.heads:
             axis[-1] = _of_all_heads(component)
         elif _make_a_head(before, component) or _make_a_head(component, before):

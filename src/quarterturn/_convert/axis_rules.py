@@ -73,7 +73,8 @@ def _size(w: EquivariantWriter, held: TrackedValue, axis: Axis, known: Mapping[P
     """The size of a new axis, as a number or computed from those of the tensor."""
     if axis in held.axes and axis:
         return w.method("size", held.node, held.axes.index(axis))
-    if held.has_windows and any(isinstance(c, Batch) for c in axis):
+    batch = next((c for c in axis if isinstance(c, Batch)), None)
+    if batch is not None and (held.has_windows or (batch,) not in held.axes):
         return -1  # all others are known
     size: Any = 1
     for component in axis:
@@ -81,14 +82,9 @@ def _size(w: EquivariantWriter, held: TrackedValue, axis: Axis, known: Mapping[P
             factor: Any = w.width(component)
         elif isinstance(component, OfHeads):
             factor = w.head_size(component)
-        elif isinstance(component, Batch | Position) and not held.has_windows:
+        elif isinstance(component, Position) and not held.has_windows:
             place = next((i for i, old in enumerate(held.axes) if old == (component,)), None)
-            if place is not None:
-                factor = w.method("size", held.node, place)
-            elif isinstance(component, Position):
-                factor = known.get(component, component.size)
-            else:
-                raise Refusal("examples cannot be told apart here")
+            factor = w.method("size", held.node, place) if place is not None else known.get(component, component.size)
         else:
             factor = size_of(component)
         size = factor if isinstance(size, int) and size == 1 else w.function(operator.mul, size, factor)

@@ -11,13 +11,21 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from quarterturn._convert.axes import Batch, Cut, Extra, HeadIndex, Position, Spread, maps_of
+from quarterturn._convert.axis_rules import permute
 from quarterturn._convert.computed_filters import Computed
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.head_rules import mixed_heads
 from quarterturn._convert.initial_weights import drawn, is_torchs_default, per_feature, projected, rearranged
 from quarterturn._convert.patch_rules import as_filters, before_patches, of_patches
 from quarterturn._convert.token_mixing_rules import mix_tokens, mixes_tokens
-from quarterturn._convert.tracked_value import TrackedValue, free_tokens, is_features_first, maps_after, result
+from quarterturn._convert.tracked_value import (
+    TrackedValue,
+    free_tokens,
+    is_features_first,
+    maps_after,
+    result,
+    with_features,
+)
 from quarterturn._convert.widths import Features, channels, make_equal
 from quarterturn.filters import roll_filters, slice_filters
 from quarterturn.graph.refusal import Refusal
@@ -73,6 +81,8 @@ def convolution(
         return _across_features(w, path, old, value, example)
     if value.kind == "oriented" and value.strips and _is_pointwise(old, value, example):
         return _on_strips(w, path, old, value, example)
+    if value.kind == "oriented" and _is_linear(w, old, value, example):
+        return _as_linear(w, path, old, value, example)
     _check_dim(w, old)
     outs, ins = old.weight.shape[0], old.weight.shape[1] * old.groups
     is_ordinary = value.kind == "ordinary"
@@ -159,6 +169,22 @@ def _is_pointwise(old: Convolution, value: TrackedValue, example: Tensor) -> boo
     """Whether it looks at each position by itself, with all features."""
     same = example.shape[2:] == value.shape[2:] and old.groups == 1 and old.computed is None
     return same and old.weight[0, 0].numel() == 1 and is_features_first(value)
+
+
+def _is_linear(w: EquivariantWriter, old: Convolution, value: TrackedValue, example: Tensor) -> bool:
+    """Whether a 1x1 convolution sees something else than maps in its axes of positions: windows, tokens or heads."""
+    if old.groups != 1 or old.computed is not None or old.weight[0, 0].numel() != 1:
+        return False
+    same = example.shape[2:] == value.shape[2:] and as_tuple(old.padding) in (0, (0,) * old.dim, "same", "valid")
+    return same and (old.dim != w.group.dim or not is_features_first(with_features(value)))
+
+
+def _as_linear(w: EquivariantWriter, path: str, old: Convolution, value: TrackedValue, example: Tensor) -> TrackedValue:
+    """A linear layer along the second axis."""
+    rank = len(value.axes)
+    last = permute(w, path, value, [0, *range(2, rank), 1], value.example.movedim(1, -1))
+    out = linear(w, path, old.weight.flatten(1), old.bias, last, example.movedim(1, -1))
+    return permute(w, path, out, [0, rank - 1, *range(1, rank - 1)], example)
 
 
 def _on_strips(w: EquivariantWriter, path: str, old: Convolution, value: TrackedValue, example: Tensor) -> TrackedValue:

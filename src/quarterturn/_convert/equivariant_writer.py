@@ -48,6 +48,7 @@ from quarterturn._convert.tracked_value import (
     ordinary_tensor,
     result,
     with_features,
+    with_smaller_maps,
 )
 from quarterturn._convert.widths import Features, Widths, channels
 from quarterturn._convert.window_layers import Shift, WindowsToBatch, WindowsToFeatures
@@ -209,7 +210,7 @@ class EquivariantWriter:
         value = self.strip_as_maps(self.with_orientations(value, path), path)
         if value.form != "in_batch":
             return value
-        if value.has_windows or value.is_shifted:
+        if value.has_windows or value.is_shifted or any(len(a) > 1 and isinstance(a[0], Batch) for a in value.axes):
             return self._windows_back(value, path)
         tokens = self._token_axis(value)
         long = [axis for i, axis in enumerate(value.axes) if len(axis) > 1 and i != tokens]
@@ -233,9 +234,10 @@ class EquivariantWriter:
 
     def _windows_back(self, value: TrackedValue, path: str) -> TrackedValue:
         """Maps that were cut into blocks, or moved on, as they were before."""
+        value = with_smaller_maps(value)
         if not value.has_each_axis_once() or not any(isinstance(c, Features) for c in value.components):
             raise Refusal("features and positions cannot be told apart here")
-        batch, cuts = next(c for c in value.components if isinstance(c, Batch)), self._cuts(value)
+        batch, cuts = next(c for c in value.components if isinstance(c, Batch)), value.cuts
         node = value.node
         for place, axis in reversed(list(enumerate(value.axes))):
             if len(axis) > 1:
@@ -250,11 +252,7 @@ class EquivariantWriter:
             node = self.method("squeeze", node, -1)
         options = self._shifts(value), [[c.size for c in cut] for cut in cuts], self.rotate
         node = self.helper(f"{path}.back", lambda: WindowsToFeatures(self.group, *options), node)
-        return replace(value, node=node, form="maps")
-
-    def _cuts(self, value: TrackedValue) -> list[list[Position | Cut]]:
-        """For each axis of the maps, what it was cut into, slowest first, or itself."""
-        return [[*value.digits(p)] or [p] for p in value.positions_in_order]
+        return replace(value, node=node, form="maps" if value.positions else "dense")
 
     def _shifts(self, value: TrackedValue) -> list[int]:
         return [p.shift for p in value.positions_in_order]
@@ -384,7 +382,7 @@ class EquivariantWriter:
             if at is None:
                 raise Refusal("tokens cannot be told apart here")
             held, axes = [*held, all_of_it := Tokens((axes[at],))], (*axes[:at], (all_of_it,), *axes[at + 1 :])
-        held += [c for cut in self._cuts(value) for c in cut] if value.form != "tokens" else []
+        held += [c for cut in value.cuts for c in cut] if value.form != "tokens" else []
         split = [c for c in value.components if isinstance(c, HeadIndex | HeadFeatures)]
         if split:
             split.sort(key=lambda c: isinstance(c, HeadFeatures))
@@ -405,7 +403,7 @@ class EquivariantWriter:
         """Features first, orientations in the batch; maps cut into blocks where the old ones are, and moved on."""
         if not value.has_windows and not value.is_shifted:
             return self.helper(f"{path}.beside", lambda: OrientationsToBatch(self.group, self.rotate), value.node)
-        options = self._shifts(value), [[c.size for c in cut] for cut in self._cuts(value)], self.rotate
+        options = self._shifts(value), [[c.size for c in cut] for cut in value.cuts], self.rotate
         return self.helper(f"{path}.windows", lambda: WindowsToBatch(self.group, *options), value.node)
 
     def check_whole(self, value: TrackedValue) -> None:

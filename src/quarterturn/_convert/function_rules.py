@@ -38,6 +38,7 @@ from quarterturn._convert.axes import (
 from quarterturn._convert.computed_filters import computed_filters
 from quarterturn._convert.equivariant_writer import EquivariantWriter, pointwise_layer
 from quarterturn._convert.function_calls import Call, asks_for_sizes, node_of, same_call
+from quarterturn._convert.helper_layers import AtLeastFloat
 from quarterturn._convert.one_example import depends_on_examples, of_one_example
 from quarterturn._convert.position_tables import is_table, position_table
 from quarterturn._convert.tracked_value import (
@@ -48,6 +49,7 @@ from quarterturn._convert.tracked_value import (
     ordinary_tensor,
     result,
     values_in,
+    with_smaller_maps,
 )
 from quarterturn._convert.widths import Features
 from quarterturn.graph.pointwise import is_pointwise
@@ -106,6 +108,8 @@ def value_of_call(
         return _sizes(call)
     if call.name == "dropout":
         return _dropout(call)
+    if call.name in ("to", "type", "float") and len(tensors) == 1 and first.example.dtype == example.dtype:
+        return _same_type(call)
     if is_pointwise(node.target) or (call.name in ("max", "min") and len(tensors) > 1):
         return _pointwise(call, tensors)
     if node.target not in (*AS_LAYERS, *CONVOLUTIONS) and name_of(node.target) is None:
@@ -273,6 +277,14 @@ def _sizes(call: Call) -> Any:
     return tuple(one(axis, size) for axis, size in zip(value.axes, value.shape, strict=True))
 
 
+def _same_type(call: Call) -> TrackedValue:
+    """Numbers of the type that they have: of any other that the network has later, but half ones become float32."""
+    if call.name != "float":
+        return replace(call.value, example=call.example)
+    value = call.w.with_orientations(call.value, call.path)
+    return result(value, call.w.helper(f"{call.path}.wide", AtLeastFloat, value.node), call.example)
+
+
 def _dropout(call: Call) -> TrackedValue:
     """The function, read in eval mode, becomes a layer, so that it acts in training."""
     return pointwise_layer(
@@ -290,6 +302,8 @@ def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
         tensors = {key: w.strip_as_maps(v, path) for key, v in tensors.items()}
     if len({(p.axis, p.shift) for v in tensors.values() for p in v.positions if p.size > 1}) > w.group.dim:
         tensors = {key: w.moved_on(v, path) for key, v in tensors.items()}  # some of them are shifted
+    if any(with_smaller_maps(v).has_each_axis_once() and not v.has_each_axis_once() for v in tensors.values()):
+        tensors = _of_the_same_maps(tensors)
     axes = broadcast([v.axes for v in tensors.values()])
     if tuple(map(axis_size, axes)) != tuple(call.example.shape) and len(tensors) == len(values):
         raise Refusal("it expands tensors that meet none of that size")
@@ -297,6 +311,9 @@ def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
     if constants and len(tensors) == 1 and _has_heads(axes):
         return _on_heads(call, next(iter(tensors.values())), constants)
     tables = [v for v in constants if is_table(v, axes)]
+    if tables and any(v.is_shifted for v in tensors.values()):
+        tensors = {key: w.moved_on(v, path) for key, v in tensors.items()}
+        axes = broadcast([v.axes for v in tensors.values()])
     for constant in constants:
         if constant not in tables:
             _check_vector(constant, axes)
@@ -337,6 +354,13 @@ def _one_of_each(call: Call, values: list[TrackedValue]) -> tuple[Call, list[Tra
 
     args, kwargs, values = trees.mapped((call.args, call.kwargs, values), TrackedValue, one)
     return replace(call, args=args, kwargs=kwargs), values
+
+
+def _of_the_same_maps(tensors: dict[int, TrackedValue]) -> dict[int, TrackedValue]:
+    """Tensors some of which have reduced blocks of maps: smaller maps, unless they meet what was not reduced."""
+    smaller = {key: with_smaller_maps(v) for key, v in tensors.items()}
+    sizes = {(p.axis, p.size) for v in smaller.values() for p in v.positions}
+    return smaller if len(sizes) == len({axis for axis, _ in sizes}) else tensors
 
 
 def _are_alike_strips(tensors: list[TrackedValue]) -> bool:

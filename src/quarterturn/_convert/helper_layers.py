@@ -310,6 +310,17 @@ class DroppingAttention(nn.Module):
         return f"dropout={self.dropout}"
 
 
+class AtLeastFloat(nn.Module):
+    """Half floats as float32; what is at least that stays.
+
+    >>> AtLeastFloat()(torch.zeros(2, dtype=torch.bfloat16)).dtype, AtLeastFloat()(torch.zeros(2).double()).dtype
+    (torch.float32, torch.float64)
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
 class ToChannels(_Moving):
     """Orientations as channels of an ordinary tensor; stacked ones are so already. `places` chooses some of them.
 

@@ -17,10 +17,12 @@ from quarterturn._convert.axes import (
     HeadFeatures,
     Mixed,
     Orientations,
+    Padded,
     Position,
     Strips,
     broadcast,
     joined_parts,
+    size_of,
 )
 from quarterturn._convert.function_calls import Call
 from quarterturn._convert.helper_layers import Crop
@@ -74,6 +76,8 @@ def _take(call: Call, value: TrackedValue, axis: int, item: slice, crops: dict[i
     if is_token_axis(call.w.group.dim, held) and item.step in (None, 1):
         start, stop, _ = item.indices(value.shape[axis])
         return token_rules.take(call, value, axis, start, stop, picked)
+    if len(held) == 1 and isinstance(held[0], Padded) and item.step in (None, 1):
+        return _features_or_padding(call, value, axis, item, picked)
     if len(held) == 1 and isinstance(held[0], HeadFeatures):
         return head_rules.part_of_heads(call.w, call.path, value, axis, item, picked)
     if len(held) == 1 and isinstance(held[0], Position):
@@ -89,6 +93,20 @@ def _take(call: Call, value: TrackedValue, axis: int, item: slice, crops: dict[i
         axes = tuple((part,) if i == axis else a for i, a in enumerate(value.axes))
         return result(value, new, picked, axes=axes)
     raise Refusal("it takes a part of an axis in a way that is not known")
+
+
+def _features_or_padding(call: Call, value: TrackedValue, axis: int, item: slice, picked: Tensor) -> TrackedValue:
+    """What was there before constants were put behind it, or what became of these."""
+    held = value.axes[axis][0]
+    assert isinstance(held, Padded)
+    start, stop, _ = item.indices(value.shape[axis])
+    inner = size_of(held.of)
+    if (start, stop) not in ((0, inner), (inner, value.shape[axis])):
+        raise Refusal("it takes some of the features and of what was put behind them")
+    part = slice(None, -held.more) if start == 0 else slice(-held.more, None)
+    left: Axis = (held.of,) if start == 0 else () if held.more == 1 else (Extra(held.more),)
+    node = call.w.function(operator.getitem, value.node, (*[slice(None)] * axis, part))
+    return result(value, node, picked, axes=(*value.axes[:axis], left, *value.axes[axis + 1 :]))
 
 
 def _select(call: Call, value: TrackedValue, axis: int, item: int, part: Tensor) -> TrackedValue:

@@ -129,7 +129,10 @@ def layer_on_constant(
 
     def node() -> Any:
         w.check_same_use(path, ("on a constant",))
-        return w.layer(path, lambda: copied_module(module), node_of(value))
+        given, learnt = node_of(value), next(iter(dict(module.named_parameters())), None)
+        if learnt is not None and value.example.is_floating_point():  # also where the network becomes another type
+            given = w.method("to", given, w.graph.get_attr(f"{path}.{learnt}"))
+        return w.layer(path, lambda: copied_module(module), given)
 
     one = None if value.for_one is None else example
     return replace(value, node=node, example=example, source=None, names=names, computed=None, for_one=one)

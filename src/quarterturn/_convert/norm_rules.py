@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from quarterturn._convert.axes import Blocks, HeadFeatures, Orientations, Strips
 from quarterturn._convert.equivariant_writer import EquivariantWriter, pointwise_layer
 from quarterturn._convert.initial_weights import per_feature
-from quarterturn._convert.tracked_value import TrackedValue, is_features_first, result
+from quarterturn._convert.tracked_value import TrackedValue, result
 from quarterturn._convert.widths import Features, make_equal
 from quarterturn.graph.refusal import Refusal
 from quarterturn.layers.norms import BatchNorm, GroupNorm, InstanceNorm, LayerNorm
@@ -137,7 +137,7 @@ def group_norm(w: EquivariantWriter, path: str, module: Any, value: TrackedValue
     turned = len(held) == 2 and isinstance(held[0], Orientations) and module.num_groups % w.group.order == 0
     if turned:
         features.fixed(features.channels // w.group.order)
-    elif not is_features_first(value):
+    elif [len(axis) for axis in value.axes[:2]] != [1, 1] or held != (features,):  # positions may be in any order
         raise Refusal("it needs tensors with features first")
     _share(w, path, features)
 

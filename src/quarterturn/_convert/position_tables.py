@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from quarterturn import ops
-from quarterturn._convert.axes import Axis, Batch, Blocks, Position, Tokens, axis_size, maps_of, size_of
+from quarterturn._convert.axes import Axis, Batch, Blocks, Cut, Position, Tokens, axis_size, maps_of, size_of
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.function_calls import node_of
 from quarterturn._convert.helper_layers import Columns, TokenTable, TurnedTable
@@ -25,7 +25,8 @@ from quarterturn.graph.refusal import Refusal
 
 def is_table(constant: TrackedValue, axes: Sequence[Axis]) -> bool:
     """Whether it has a number for each position of a tensor with these axes."""
-    return any(n > 1 and any(isinstance(c, Position | Tokens) for c in axis) for n, axis in _aligned(constant, axes))
+    placed = [any(isinstance(c, Position | Cut | Tokens) for c in axis) for axis in axes]
+    return any(n > 1 and is_in for (n, _), is_in in zip(_aligned(constant, axes), placed, strict=True))
 
 
 def position_table(w: EquivariantWriter, path: str, constant: TrackedValue, value: TrackedValue) -> Any:
@@ -34,22 +35,24 @@ def position_table(w: EquivariantWriter, path: str, constant: TrackedValue, valu
         return _token_table(w, path, constant, value)
     if not value.has_each_axis_once() or any(isinstance(c, Blocks) for c in value.components):
         raise Refusal(f"{named(constant)} meets maps whose features were split into several axes")
-    shape, order = _as_maps(constant, value)
+    steps = _as_maps(constant, value)
     sizes = [p.size for p in value.positions_in_order]
     check_sides(w, constant, sizes)
     if len(sizes) != w.group.dim:
         raise Refusal(f"{named(constant)} has a number for each position, but the maps have lost some of their axes")
 
-    def arranged(table: Any) -> Any:
-        return table.reshape(shape).permute(order)
+    def arranged(table: Any, run: Callable[..., Any]) -> Any:
+        for name, numbers in steps:
+            table = run(name, table, numbers)
+        return table
 
-    if arranged(constant.example).shape[1] == 1 or _keeps_channels(value.features):
-        node = w.method("permute", w.method("reshape", node_of(constant), shape), order)
+    table = arranged(constant.example, lambda name, t, numbers: getattr(t, name)(numbers))
+    if table.shape[1] == 1 or _keeps_channels(value.features):
+        node = arranged(node_of(constant), w.method)
     elif _path_of(w.model, constant) is None:
-        whole = w.method("permute", w.method("reshape", node_of(constant), shape), order)
+        whole = arranged(node_of(constant), w.method)
         node = _some_channels(w, path, value.features, whole, 1, constant.example)
     else:
-        table = arranged(constant.example)
         table = table.expand(-1, -1, *sizes) if w.init == "pretrained" else table  # its sides are turned there
         node = _of_features(w, constant, value.features, table)
 
@@ -118,8 +121,8 @@ def _aligned(constant: TrackedValue, axes: Sequence[Axis]) -> list[tuple[int, Ax
     return list(zip(shape[len(shape) - len(axes) :], axes, strict=True))
 
 
-def _as_maps(constant: TrackedValue, value: TrackedValue) -> tuple[list[int], list[int]]:
-    """The shape with one axis for each component, and the order in which these are (1, features, *positions)."""
+def _as_maps(constant: TrackedValue, value: TrackedValue) -> list[tuple[str, list[int]]]:
+    """Which methods, with which numbers, make it (1, features, *positions)."""
     components: list[Any] = []
     shape: list[int] = []
     for n, axis in _aligned(constant, value.axes):
@@ -129,11 +132,18 @@ def _as_maps(constant: TrackedValue, value: TrackedValue) -> tuple[list[int], li
         shape += [1 if n == 1 else size_of(c) for c in axis]
     batch = next(i for i, c in enumerate(components) if isinstance(c, Batch))
     features = components.index(value.features)
-    return shape, [batch, features, *(components.index(p) for p in value.positions_in_order)]
+    places = [[components.index(c) for c in cut] for cut in value.cuts]
+    steps = [("reshape", shape), ("permute", [batch, features, *(i for inside in places for i in inside)])]
+    if value.has_windows:
+        digits = [[size_of(components[i]) if any(shape[j] > 1 for j in ins) else 1 for i in ins] for ins in places]
+        sides = [math.prod(inside) for inside in digits]
+        whole = [size for inside in digits for size in inside]
+        steps += [("expand", [-1, -1, *whole]), ("reshape", [shape[batch], shape[features], *sides])]
+    return steps
 
 
 def _is_unknown(component: Any) -> bool:
-    return not isinstance(component, Features | Position) and size_of(component) > 1
+    return not isinstance(component, Features | Position | Cut) and size_of(component) > 1
 
 
 def check_sides(w: EquivariantWriter, constant: TrackedValue, sizes: Sequence[int]) -> None:

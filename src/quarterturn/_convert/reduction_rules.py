@@ -1,6 +1,5 @@
 """What becomes of calls that reduce axes, normalise along them, or sum products over them."""
 
-import math
 import operator
 from collections.abc import Iterable
 from dataclasses import replace
@@ -17,13 +16,13 @@ from quarterturn._convert.axes import (
     HeadFeatures,
     HeadPart,
     Orientations,
+    Padded,
     Position,
     Spread,
     Tokens,
     are_turned,
     broadcast,
     make_axes_equal,
-    merged,
 )
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.function_calls import Call
@@ -70,21 +69,11 @@ def reduce(call: Call) -> Any:
 
 
 def _over_blocks(call: Call, value: TrackedValue, gone: set[int], keep: bool) -> Any:
-    """A reduction over blocks of maps, or over the places inside them: what is left are smaller maps."""
+    """A reduction over blocks of maps, or over the places inside them."""
     w = call.w
     check_summed(w, tuple(c for i in sorted(gone) for c in value.axes[i]), "reduces")
     value = w.orientations_in_batch(value, call.path)
     axes = [() if i in gone else axis for i, axis in enumerate(value.axes) if keep or i not in gone]
-    left = replace(value, axes=tuple(axes))
-    smaller: dict[Component, Component] = {}
-    for position in left.positions:
-        digits = left.digits(position)
-        size = math.prod(c.size for c in digits)
-        for i, c in enumerate(digits):
-            step = math.prod(d.size for d in digits[i + 1 :])
-            whole = Position(position.axis, size)
-            smaller[c] = whole if c.size == size else Cut(whole, step, c.size)
-    axes = [merged([smaller.get(c, c) for c in axis]) for axis in axes]
     if isinstance(call.example, tuple):
         node = w.function(operator.getitem, call.same_call_on(value), 0)
         return (result(value, node, call.example[0], axes=tuple(axes)), number(None))
@@ -186,8 +175,8 @@ def _along(call: Call, dim: Any) -> TrackedValue:
 
 def check_summed(w: EquivariantWriter, held: Axis, what: str) -> None:
     """Refuse unless an axis holds features, or all positions: a sum along it does not see how maps are turned."""
-    if not held or not (
-        all(isinstance(c, Features | Extra | HeadFeatures | HeadPart) for c in held)
+    if held and not (
+        all(isinstance(c, Features | Extra | HeadFeatures | HeadPart | Padded) for c in held)
         or are_all_positions(w, held)
         or are_turned(w.group.exchanged, held)
     ):

@@ -6,13 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from quarterturn._convert.axes import Position, maps_of
+from quarterturn._convert.axes import HeadFeatures, HeadPart, Padded, Position, maps_of
 from quarterturn._convert.block_moves import BlockMove, moved_blocks
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.helper_layers import OverOneAxis, Pad, Resize
 from quarterturn._convert.reduction_rules import over_one_axis
 from quarterturn._convert.tracked_value import TrackedValue, maps_after, result, with_features
+from quarterturn._convert.widths import Features
 from quarterturn.graph.refusal import Refusal
 from quarterturn.graph.torch_functions import as_tuple
 from quarterturn.layers.each_orientation import EachOrientation
@@ -131,6 +133,12 @@ def pad(
         raise Refusal("it pads by amounts that are computed, or other axes than positions")
     if not any(amounts):
         return replace(value, example=example)
+    if not any(amounts[2:]) and mode == "constant" and value.axes[-1] and not amounts[0]:
+        held = value.axes[-1]
+        if len(held) == 1 and isinstance(held[0], Features | HeadFeatures | HeadPart):
+            value = w.orientations_in_batch(value, path)
+            node = w.function(F.pad, value.node, tuple(amounts), mode, fill)
+            return result(value, node, example, axes=(*value.axes[:-1], (Padded(held[0], amounts[1]),)))
     sides: dict[int, Sequence[int]] = {}
     for i, axis in enumerate(reversed(value.axes)):  # the last axis comes first
         both = amounts[2 * i : 2 * i + 2]

@@ -29,6 +29,7 @@ from quarterturn._convert.axes import (
     Strips,
     Tokens,
     maps_of,
+    merged,
 )
 from quarterturn._convert.widths import Features, channels
 from quarterturn.graph.refusal import Refusal
@@ -86,6 +87,11 @@ class TrackedValue:
         """What an axis of the maps was cut into, the slowest first."""
         found = [c for c in self.components if isinstance(c, Cut) and c.of == position]
         return sorted(found, key=lambda c: -c.step)
+
+    @property
+    def cuts(self) -> list[list[Position | Cut]]:
+        """For each axis of the maps, what it was cut into, slowest first, or itself."""
+        return [[*self.digits(p)] or [p] for p in self.positions_in_order]
 
     @property
     def has_windows(self) -> bool:
@@ -158,6 +164,20 @@ def with_features(value: TrackedValue) -> TrackedValue:
     if any(isinstance(c, Features | Blocks) for c in value.components) or len(value.axes) < 2 or value.axes[1]:
         return value
     return replace(value, axes=(value.axes[0], (channels(1),), *value.axes[2:]))
+
+
+def with_smaller_maps(value: TrackedValue) -> TrackedValue:
+    """Where blocks of maps were reduced, or the places inside them, what is left of each axis is a shorter one."""
+    smaller: dict[Component, Component] = {}
+    for position in value.positions:
+        digits = value.digits(position)
+        size = math.prod(c.size for c in digits)
+        if digits and size < position.size:
+            whole = Position(position.axis, size)
+            for i, c in enumerate(digits):
+                step = math.prod(d.size for d in digits[i + 1 :])
+                smaller[c] = whole if c.size == size else Cut(whole, step, c.size)
+    return replace(value, axes=tuple(merged([smaller.get(c, c) for c in axis]) for axis in value.axes))
 
 
 def maps_after(value: TrackedValue, node: Any, example: Tensor, features: Features) -> TrackedValue:

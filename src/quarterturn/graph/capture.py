@@ -124,6 +124,10 @@ def _without_stand_ins(model: nn.Module) -> Iterator[None]:
         for name, value in attributes.items()
         if type(value) in (dict, list, set) and not name.startswith("_")
     ]
+    for _, attributes in before:  # what was kept is computed again, of parameters that learn
+        for name, value in attributes.items():
+            if "cache" in name and type(value) is dict and not name.startswith("_"):
+                value.clear()
     try:
         yield
     finally:

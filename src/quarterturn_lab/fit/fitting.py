@@ -90,7 +90,7 @@ class Fit:
         for line in found.lines():
             self.bars.say(line)
         few = [part for part in ("train", "valid", "test") if not found.parts.get(part)]
-        if few or found.images < plan.FEWEST:
+        if few or (found.images < plan.FEWEST and found.task not in DENSE):  # a scene with a mask is many tiles
             raise DataError(
                 f"{found.images} images in {found.folder} are too few to train, validate and test: give at least "
                 f"{plan.FEWEST}, and better hundreds"

@@ -147,7 +147,8 @@ def config_of(
         "epochs": epochs,
         **warps,
         **({"tiles": size.tiles} if masks else {"stem_stride": size.stem_stride, "blocks": 1}),
-        **({"invariants": True} if not masks and symmetry != "none" and "pool" not in options else {}),
+        **({"invariants": True} if symmetry != "none" and "pool" not in options else {}),
+        "ema": average_over(epochs * math.ceil(found.parts["train"] * size.tiles / size.batch)),
         **({"output": "sigmoid"} if found.task == "answers" else {}),
     }
     settings = settings_of("fit-masks" if masks else "fit", rows.get(symmetry, rows["C4"]), **{**planned, **options})
@@ -156,6 +157,15 @@ def config_of(
         settings["net"] = replace(settings["net"], group=group.name, divide=group.order)
     settings["score_turns"] = symmetry == "none"  # others give the same answer for each turn
     return checked({**settings, "seed": seed})
+
+
+def average_over(steps: int) -> float:
+    """The decay of the average of the weights, so that it covers the last tenth of short training at most.
+
+    >>> average_over(100), average_over(10_000)
+    (0.9, 0.99)
+    """
+    return round(min(0.99, max(0.0, 1 - 10 / steps)), 4)
 
 
 def cores() -> int:

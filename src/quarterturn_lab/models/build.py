@@ -191,14 +191,18 @@ class _Builder:
                 self._add("unstack", qt.Unstack(group))
             self._add("pool_cosets", CosetPool(group, smallest_subgroup(group), net.pool))
             self.method = "cosets"
+        if group is not None and net.invariants:  # what follows is ordinary, and costs no more than in such a network
+            several = qt.Invariants(group, self.rotate)
+            self._add("pool", several)
+            self.features, self.has_pathways, self.method = self.features * several.numbers, False, "invariants"
         for number, width in enumerate(net.hidden, start=1):
             last = number == len(net.hidden)
-            if self.method == "cosets":
+            if self.method in ("cosets", "invariants"):
                 self._add(f"hidden{number}", nn.Conv2d(self.features, width, 1))
                 self.features = width
             else:
                 self._conv(f"hidden{number}", width if last else width * net.widen // net.divide, 1, 0)
-            if not last or net.relu:
+            if not last or net.relu or net.invariants:
                 self._add(f"relu_hidden{number}", nn.ReLU())
         if net.pool_at == "before-output":
             self._pool_pathways(self.rotate)

@@ -54,7 +54,8 @@ class Net:
         Literal["mean", "rms", "max"], Field(description="How an equivariant row pools over its pathways.")
     ] = "mean"
     invariants: Annotated[
-        bool, Field(description="Several invariants of a feature's orientations at the head of a residual row.")
+        bool,
+        Field(description="Several invariants of a feature's orientations at the head of a residual row or U-Net."),
     ] = False
     pool_at: Annotated[
         Literal["before-output", "after-output"],
@@ -189,8 +190,12 @@ def edited(baseline: Net, row: str, **changes: Any) -> Net:
         raise ConfigError(f"{row} labels whole images, and this experiment labels pixels: use baseline, say")
     if net.residual and not net.norm:
         raise ConfigError(f"{row} has norms always: leave --no-norm out, or use baseline, say")
-    if net.invariants and (net.group is None or not net.residual or net.pool != "mean"):
-        raise ConfigError(f"{row}: --invariants is for rolled residual rows, without --pool: use residual-c4, say")
+    takes_invariants = net.group is not None and (net.residual or (net.head == "conv" and net.roll == "all"))
+    if net.invariants and not (takes_invariants and net.pool == "mean"):
+        raise ConfigError(
+            f"{row}: --invariants is for rolled residual rows, and rolled rows that label pixels, without --pool: use "
+            "residual-c4 or roll-all-quarter, say"
+        )
     if "stem_stride" in changes and not net.residual:
         raise ConfigError(f"{row} has no stem with a stride: leave --stem-stride out, or use residual-plain, say")
     _check_widths(net, row)

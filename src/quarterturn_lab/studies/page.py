@@ -68,7 +68,7 @@ def page(page_name: str, study: Study, records: Records) -> str:
     notes = NOTE.format(lower=LOWER[together(study.measure)[0]]) + (
         f"\n{PAPER}" if any(printed(study, entry) for entry in study.entries) else ""
     )
-    parts += ["## All figures", table(study, records), notes]
+    parts += ["## All figures", table(study, records), notes + constant(study, records)]
     parts += ["## Paired comparisons", comparisons(study, records, gaps), PAIRED.format(when=when(study))]
     found = claims(study, gaps)
     if found:
@@ -179,6 +179,13 @@ def cells(study: Study, records: Records, entry: Entry) -> tuple[str, ...]:
         plus_minus(mean_sd([record["cpu_seconds"] for record in found]), 0),
         last,
     )
+
+
+def constant(study: Study, records: Records) -> str:
+    """What the best constant answer scores, where runs have said it."""
+    key = MEASURES[study.measure].key
+    found = {record["test_constant"][key] for record in finished(study, records) if "test_constant" in record}
+    return "".join(f"\n- Answering with the mean of the training labels scores {value:.4f}." for value in sorted(found))
 
 
 def comparisons(study: Study, records: Records, gaps: list[Gap]) -> str:

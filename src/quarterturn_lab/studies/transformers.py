@@ -8,8 +8,8 @@ NETWORKS = "quarterturn_lab.models.vit:"
 # CPU milliseconds of training for one image of 32 pixels, AMD Zen 5, a busy machine.
 MILLISECONDS = {"vit_plain": 2.51, "vit_c4": 2.18, "vit_c4_coupled": 1.95, "vit_d4": 3.07, "vit_d4_coupled": 2.07}
 IMAGES, SECONDS = 2014, 180
-RATES = (5e-4, 1e-3, 2e-3)
-RATE = 1e-3
+RATES = (5e-4, 1e-3, 2e-3, 4e-3)
+RATE = 2e-3
 
 
 def _entry(name: str, seconds: int = SECONDS, seeds: int = 3, rate: float = RATE) -> Entry:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save
 from torch import nn
@@ -14,6 +15,7 @@ from quarterturn_lab.data.dataset import Data, Dataset, Indices
 from quarterturn_lab.data.scaling import scaling_of
 from quarterturn_lab.errors import ConfigError, RunError
 from quarterturn_lab.evaluation.score import evaluate
+from quarterturn_lab.evaluation.tasks import answer_scores
 from quarterturn_lab.files import no_space, write_atomically
 from quarterturn_lab.runs import environment
 from quarterturn_lab.runs.loading import load, loader_settings
@@ -151,6 +153,7 @@ def _finish(
         **({"stopped_epoch": epochs} if state.stopped else {}),
         **_scores("test", config, net, data, data.test, device),
         "train": evaluate(config, net, data, some, device),
+        **_constant(data),
         **(_scores("valid", config, net, data, data.valid, device) if len(data.valid) else {}),
         "cpu_seconds": round(state.seconds["cpu"], 2),
         "wall_seconds": round(wall, 2),
@@ -162,6 +165,15 @@ def _finish(
     write_atomically(directory / "model.json", _model_card(config, data).to_json())
     write_atomically(directory / "summary.json", json.dumps(result, indent=1))
     return result
+
+
+def _constant(data: Data) -> dict[str, Any]:
+    """What the mean of the training labels scores on test images, where labels are shares: a network has to beat it."""
+    if data.task != "answers" or not isinstance(data, Dataset):
+        return {}
+    labels = data.labels[data.test]
+    mean = data.labels[data.train].mean(axis=0, dtype=np.float64)
+    return {"test_constant": answer_scores(np.broadcast_to(mean, labels.shape), labels)}
 
 
 def _check_weights(state: loop.State) -> None:
