@@ -32,7 +32,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 import quarterturn as qt
 
 TIMM = ("resnet18", "resnet50", "convnext_atto", "convnext_tiny", "efficientnet_b0", "mobilenetv3_large_100")
-TRANSFORMERS = ("vit_small_patch16_224", "vit_base_patch16_224")
+TRANSFORMERS = ("vit_small_patch16_224", "vit_base_patch16_224", "swin_tiny_patch4_window7_224")
 FORMATS = {"first": torch.contiguous_format, "last": torch.channels_last}
 
 

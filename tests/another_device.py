@@ -165,6 +165,7 @@ def layer_cases() -> dict[str, Case]:
                 lambda group=group, rotate=rotate: qt.Slice(group, rotate=rotate),  # type: ignore[misc]
                 (2, 2, *sizes),
             )
+        cases |= token_cases(group, side)
         in_batch, in_features = (2 * group.order, 2, *sizes), (2, 2 * group.order, *sizes)
         cases[f"Stack {group.name}"] = (lambda group=group: qt.Stack(group), in_batch)  # type: ignore[misc]
         cases[f"Unstack {group.name}"] = (lambda group=group: qt.Unstack(group), in_features)  # type: ignore[misc]
@@ -174,6 +175,29 @@ def layer_cases() -> dict[str, Case]:
     cases["wrap"] = (lambda: qt.wrap(nn.Conv2d(1, 2, 3), D4), (2, 1, 8, 8))
     fourier = lambda: qt.RollLinear(D4, 4, 4, rotate="filters", via="fourier")  # noqa: E731
     cases["RollLinear in blocks"] = (fourier, (2, 32))
+    return cases
+
+
+def token_cases(group: Group, side: int) -> dict[str, Case]:
+    """The layers of transformers, on tokens that are a grid behind a class token."""
+    grid: dict[str, Any] = {"extra": 1, "grid": [side] * group.dim}
+    made: dict[str, Callable[[Any], nn.Module]] = {
+        "RollLinear of tokens": lambda r: qt.RollLinear(group, 4, 3, rotate=r, **grid),
+        "RollLinear of tokens in blocks": lambda r: qt.RollLinear(group, 4, 3, rotate=r, via="fourier", **grid),
+        "Attention": lambda r: qt.Attention(group, 4, 2, rotate=r, **grid),
+        "Attention coupled": lambda r: qt.Attention(group, 4, 2, "coupled", rotate=r, **grid),
+        "PositionTable": lambda r: qt.PositionTable(group, 4, [side] * group.dim, extra=1, rotate=r),
+        "PositionTable of another grid": lambda r: qt.PositionTable(group, 4, [side + 1] * group.dim, 1, r),
+        "ClassTokens": lambda r: qt.ClassTokens(group, 4, rotate=r),
+        "LayerNorm of tokens": lambda r: qt.LayerNorm(group, 4, rotate=r, last=True),
+    }
+    cases: dict[str, Case] = {}
+    tokens = 1 + side**group.dim
+    for rotate, shape in (("maps", (2 * group.order, tokens, 4)), ("filters", (2, tokens, 4 * group.order))):
+        for name, make in made.items():
+            cases[f"{name} {group.name} {rotate}"] = (lambda make=make, rotate=rotate: make(rotate), shape)  # type: ignore[misc]
+        patches = lambda rotate=rotate: qt.PatchEmbed(group, 2, 3, 2, rotate=rotate)  # noqa: E731
+        cases[f"PatchEmbed {group.name} {rotate}"] = (patches, (2, 2, *[side] * group.dim))
     return cases
 
 
@@ -233,6 +257,36 @@ class PositionsAndUNet(nn.Module):
         return self.leave(self.merge0(torch.cat([top, self.up0(middle)], dim=1)))
 
 
+class Transformer(nn.Module):
+    """Patches, a class token, learnt positions, and a block of attention and MLP."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.patches, self.token = nn.Conv2d(3, width, 4, 4), nn.Parameter(torch.randn(1, 1, width))
+        self.table = nn.Parameter(torch.randn(1, 17, width))
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.head = nn.Linear(width, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], dim=1) + self.table
+        q, k, v = self.qkv(self.norm1(x)).reshape(x.shape[0], 17, 3, 8, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        y = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(x.shape[0], 17, -1)
+        x = x + self.proj(y)
+        x = x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
+        return self.head(x[:, 0])
+
+
+def in_blocks(net: nn.Module) -> nn.Module:
+    """The network with all its rolled 1x1 layers as block-diagonal products."""
+    for layer in net.modules():
+        if isinstance(layer, qt.RollConv) and layer.is_pointwise():
+            layer.via = "fourier"
+    return net
+
+
 def headed(*body: nn.Module, width: int = 16) -> nn.Module:
     first = (nn.Conv2d(3, width, 3, padding=1), nn.ReLU())
     return nn.Sequential(*first, *body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 5))
@@ -245,6 +299,7 @@ def network_cases() -> dict[str, Case]:
         "ConvNeXt-like": lambda: headed(ConvNeXtBlock(16)),
         "squeeze-and-excitation": lambda: headed(Squeezed(16)),
         "U-Net": lambda: PositionsAndUNet(16),
+        "transformer": lambda: Transformer(64),
     }
     x = torch.randn(2, 3, 16, 16)
     cases: dict[str, Case] = {}
@@ -257,6 +312,9 @@ def network_cases() -> dict[str, Case]:
                 cases[f"{name}, {group.name} {rotate}"] = (convert, (2, 3, 16, 16))
         plain = lambda make=make: qt.to_plain(qt.convert(make(), C4, example=x), x)  # noqa: E731
         cases[f"{name}, plain"] = (plain, (2, 3, 16, 16))
+    for group in (C4, D4):
+        blocks = lambda group=group: in_blocks(qt.convert(Transformer(64), group, example=x))  # noqa: E731
+        cases[f"transformer in blocks, {group.name}"] = (blocks, (2, 3, 16, 16))
     for head in ("max", "invariants", "hidden"):
         cases[f"head {head}"] = (
             lambda head=head: qt.convert(headed(Residual(16)), D4, head=head),  # type: ignore[misc]
@@ -269,6 +327,12 @@ def network_cases() -> dict[str, Case]:
     return cases
 
 
+TRANSFORMERS: dict[str, dict[str, Any]] = {
+    "vit_tiny_patch16_224": {"img_size": 64, "depth": 2},
+    "swin_tiny_patch4_window7_224": {"img_size": 64, "window_size": 4, "depths": (2, 2), "num_heads": (3, 6)},
+}
+
+
 def timm_cases() -> dict[str, Case]:
     sys.path.insert(0, str(Path(__file__).parent / "timm"))
     importlib.import_module("conftest")  # what torchvision needs beside a torch without CUDA
@@ -277,6 +341,9 @@ def timm_cases() -> dict[str, Case]:
     return {
         name: (lambda name=name: qt.convert(timm.create_model(name), C4, example=x), tuple(x.shape))  # type: ignore[misc]
         for name in ("resnet18", "mobilenetv3_small_100")
+    } | {
+        name: (lambda name=name, sizes=sizes: qt.convert(timm.create_model(name, **sizes), D4), (2, 3, 64, 64))  # type: ignore[misc]
+        for name, sizes in TRANSFORMERS.items()
     }
 
 

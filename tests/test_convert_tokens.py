@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import quarterturn as qt
-from quarterturn import C2, C4, D4, MIRROR, Group
+from quarterturn import C2, C4, D4, MIRROR, Group, fourier, kernel
 from quarterturn._convert.helper_layers import TokenTable, TurnedConstant
 from quarterturn.check import error_of_answers
 from quarterturn.graph.lively import images_like, lively
+from quarterturn.layers.tokens import TokenConv
 
 
 class Attention(nn.Module):
@@ -289,3 +290,28 @@ def test_old_weights_are_projected() -> None:
     again = qt.convert(copy.deepcopy(Transformer()), C4, example=x, init="pretrained")
     again.load_state_dict(first.state_dict())
     torch.testing.assert_close(again.eval()(x), first(x))
+
+
+@pytest.mark.parametrize("group", [C4, D4], ids=lambda g: g.name)
+def test_block_diagonal_products_are_the_definition(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they run where there is no kernel, such as on other devices."""
+    products: list[object] = []
+    run = fourier.group_pointwise
+    monkeypatch.setattr(fourier, "group_pointwise", lambda *given: products.append(given) or run(*given))
+    monkeypatch.setattr(kernel, "too_narrow", lambda *given: "switched off")
+    monkeypatch.setattr(kernel, "blocks_do_not_gain", lambda *given: None)
+    x = torch.randn(2, 3, 16, 16)
+    net = qt.convert(Transformer(), group, example=x)
+    learnt: Any = lively(net, [x]).double()
+    maps = qt.convert(Transformer(), group, "maps", example=x).double().eval()
+    maps.load_state_dict(learnt.state_dict())
+    images = x.double()
+    products.clear()
+    with torch.no_grad():
+        found = learnt(images)
+    assert len(products) == sum(isinstance(layer, TokenConv) for layer in learnt.modules()) == 8
+    torch.testing.assert_close(found, maps(images), rtol=1e-9, atol=1e-10)
+    assert error_of_answers(learnt, group, (images,)) < 1e-10
+    of_each = [torch.autograd.grad(twin(images).square().sum(), list(twin.parameters())) for twin in (learnt, maps)]
+    for mine, defined in zip(*of_each, strict=True):
+        torch.testing.assert_close(mine, defined, rtol=1e-9, atol=1e-9)

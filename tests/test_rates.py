@@ -44,6 +44,8 @@ def test_products_are_their_multiply_adds() -> None:
     assert estimate(nn.Conv2d(4, 4, 3, groups=4), [x])[PRODUCTS] == 2 * 4 * 36 * 9
     assert estimate(nn.ConvTranspose2d(4, 6, 2, 2), [x])[PRODUCTS] == 2 * 4 * 64 * 6 * 4
     assert estimate(nn.Linear(4, 6), [torch.zeros(5, 4)])[PRODUCTS] == 5 * 4 * 6
+    attention = Code(lambda x: F.scaled_dot_product_attention(x, x, x))
+    assert estimate(attention, [torch.zeros(2, 3, 5, 4)])[PRODUCTS] == 2 * (2 * 3 * 5 * 4 * 5)
     weight = torch.zeros(3, 4, 5)
     assert estimate(Code(lambda x: x @ weight), [torch.zeros(3, 2, 4)])[PRODUCTS] == 3 * 2 * 4 * 5
 

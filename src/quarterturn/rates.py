@@ -154,6 +154,10 @@ def _product(name: str, args: Any, out: Tensor) -> tuple[str, float, float] | No
         width = math.sqrt(weight.shape[0] / groups * weight.shape[1])
         kind = "1x1 convolution" if weight.shape[2:].numel() == 1 else "convolution"
         return kind, multiply_adds, width
+    if name == "_scaled_dot_product_flash_attention_for_cpu":
+        query, key = args[:2]
+        multiply_adds = float(query.numel() * key.shape[-2] + out.numel() * key.shape[-2])
+        return "dense", multiply_adds, (query.shape[-2] * key.shape[-2] * query.shape[-1]) ** (1 / 3)
     if name in MATRIX_PRODUCTS:
         left, right = [t for t in args if isinstance(t, Tensor)][-2:]
         multiply_adds = float(out.numel() * left.shape[-1])

@@ -14,4 +14,5 @@ def test_outputs_and_gradients_are_on_the_device_of_the_input() -> None:
     found = json.loads(run.stdout.splitlines()[-1])
     assert "cuda" in found
     for wrong in found.values():
-        assert wrong == dict.fromkeys(("resnet18", "mobilenetv3_small_100"))
+        assert len(wrong) == 4
+        assert wrong == dict.fromkeys(wrong)  # nothing

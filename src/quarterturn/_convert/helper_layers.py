@@ -11,7 +11,9 @@ from torch.nn import functional as F
 from quarterturn import ops
 from quarterturn.filters import Rotate, check_rotate
 from quarterturn.groups import Element, Group
+from quarterturn.layers.beside import to_batch, to_features
 from quarterturn.layers.upsample import is_symmetric
+from quarterturn.parameter_cache import kept
 
 Digits = Sequence[tuple[int, int, int]]
 
@@ -63,7 +65,8 @@ class OrientationsToBatch(_Moving):
         if self.rotate == "maps":
             return x
         if isinstance(x, Tensor) and ops.features_are_last(x):  # they stay so
-            return x.movedim(1, -1).unflatten(-1, (-1, self.group.order)).movedim(-1, 1).flatten(0, 1).movedim(-1, 1)
+            tokens = to_batch(x.movedim(1, -1).flatten(1, -2), self.group.order)
+            return tokens.flatten(0, 1).unflatten(1, x.shape[2:]).movedim(-1, 1)
         return x.unflatten(1, (-1, self.group.order)).transpose(1, 2).flatten(0, 1)
 
 
@@ -79,7 +82,8 @@ class OrientationsToFeatures(_Moving):
         if self.rotate == "maps":
             return x
         if isinstance(x, Tensor) and ops.features_are_last(x):
-            return x.movedim(1, -1).unflatten(0, (-1, self.group.order)).movedim(1, -1).flatten(-2).movedim(-1, 1)
+            tokens = x.movedim(1, -1).flatten(1, -2).unflatten(0, (-1, self.group.order))
+            return to_features(tokens).unflatten(1, x.shape[2:]).movedim(-1, 1)
         return x.unflatten(0, (-1, self.group.order)).transpose(1, 2).flatten(1, 2)
 
 
@@ -203,6 +207,9 @@ class TokenTable(nn.Module):
         self.group, self.extra, self.grid, self.rotate = group, extra, tuple(grid), rotate
 
     def forward(self, table: Tensor) -> Tensor:
+        return kept(table, (TokenTable, self.group, self.extra, self.grid, self.rotate), lambda: self._turned(table))
+
+    def _turned(self, table: Tensor) -> Tensor:
         first = table.transpose(1, 2)
         free, placed = first.narrow(2, 0, self.extra), first.narrow(2, self.extra, math.prod(self.grid))
         if self.rotate == "filters":

@@ -4,7 +4,9 @@ Blocks that fill the maps are the same sets of positions in every orientation. S
 and only the way in which they are moved on differs from one orientation to another.
 """
 
+import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +15,9 @@ from quarterturn import ops
 from quarterturn._convert.helper_layers import OrientationsToBatch, OrientationsToFeatures
 from quarterturn.filters import Rotate, check_rotate
 from quarterturn.groups import Group
+from quarterturn.layers import beside
+
+Cuts = tuple[tuple[int, ...], ...]
 
 
 class Shift(nn.Module):
@@ -64,6 +69,18 @@ class WindowsToBatch(nn.Module):
         self.cuts = tuple(map(tuple, cuts))
 
     def forward(self, x: Tensor) -> Tensor:
+        group = self.shift.group
+        if self.shift.rotate == "filters" and isinstance(x, Tensor) and ops.features_are_last(x):
+            tokens = x.movedim(1, -1).flatten(1, -2)
+            if beside.in_kernel(tokens):  # in one pass
+                blocks = beside.to_batch(tokens, group.order, _places(group, self.shift.shifts, self.cuts))
+                order, flat = _blocks_first(self.cuts), [size for parts in self.cuts for size in parts]
+                apart = blocks.flatten(0, 1).unflatten(1, [flat[axis - 2] for axis in order])
+                return apart.movedim(-1, 1).permute(0, 1, *(2 + order.index(2 + i) for i in range(len(flat))))
+        return self.one_by_one(x)
+
+    def one_by_one(self, x: Tensor) -> Tensor:
+        """The definition, in torch's own operators."""
         x = self.beside(self.shift(x))
         for axis, cuts in reversed(list(enumerate(self.cuts))):
             x = x.unflatten(2 + axis, cuts) if len(cuts) > 1 else x
@@ -89,12 +106,36 @@ class WindowsToFeatures(nn.Module):
         super().__init__()
         self.shift = Shift(group, [-n for n in shifts], rotate)
         self.back = OrientationsToFeatures(group, rotate)
-        self.cuts = tuple(map(tuple, cuts))
+        self.shifts, self.cuts = tuple(shifts), tuple(map(tuple, cuts))
 
     def forward(self, x: Tensor) -> Tensor:
+        group = self.shift.group
+        if self.shift.rotate == "filters" and isinstance(x, Tensor):
+            blocks = x.permute(0, *_blocks_first(self.cuts), 1)
+            if beside.in_kernel(blocks):
+                blocks = blocks.flatten(1, -2).unflatten(0, (-1, group.order))
+                tokens = beside.to_features(blocks, _places(group, self.shifts, self.cuts))
+                return tokens.unflatten(1, [math.prod(cuts) for cuts in self.cuts]).movedim(-1, 1)
         for axis, cuts in enumerate(self.cuts):
             x = x.flatten(2 + axis, 1 + axis + len(cuts)) if len(cuts) > 1 else x
         return self.shift(self.back(x))
 
     def extra_repr(self) -> str:
         return f"cuts={self.cuts}"
+
+
+def _blocks_first(cuts: Cuts) -> list[int]:
+    """The axes of `(N, C, *cuts)` after the first two, in an order in which the places of a block follow each other."""
+    levels = [level for parts in cuts for level in range(len(parts))]
+    return sorted(range(2, 2 + len(levels)), key=lambda axis: (levels[axis - 2], axis))
+
+
+@lru_cache(maxsize=256)
+def _places(group: Group, shifts: tuple[int, ...], cuts: Cuts) -> Tensor:
+    """Where each position of each orientation goes, `(G, T)`, read off maps that are moved by the definition."""
+    sizes = [math.prod(parts) for parts in cuts]
+    count = math.prod(sizes)
+    with torch.inference_mode(False), torch.no_grad():
+        numbers = torch.arange(count).reshape(1, 1, *sizes).expand(1, group.order, *sizes)
+        moved = WindowsToBatch(group, shifts, cuts, "filters").one_by_one(numbers)
+        return moved.permute(0, 1, *_blocks_first(cuts)).reshape(group.order, count).argsort(1)

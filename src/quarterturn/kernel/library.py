@@ -175,6 +175,46 @@ class Library:
             *mean, *variance, *_data(of_x), *_data(of_weight), *_data(of_bias),
         )  # fmt: skip
 
+    def layer_norm(
+        self,
+        x: Tensor,
+        features: int,
+        order: int,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+        kept: tuple[Tensor | None, Tensor | None],
+        y: Tensor,
+    ) -> None:
+        """Layer norm of dense rows of stacked features; also gives mean and scale of each row and orientation."""
+        means, scales = map(_data, kept)
+        self._run(
+            "layer_norm", *_data(x), features, order, *_data(weight), *_data(bias), eps, *means, *scales, *_data(y)
+        )
+
+    def layer_norm_gradient(
+        self,
+        grad: Tensor,
+        x: Tensor,
+        order: int,
+        weight: Tensor | None,
+        kept: tuple[Tensor, Tensor],
+        of_x: Tensor | None,
+        of_weight: Tensor,
+        of_bias: Tensor,
+    ) -> None:
+        """Its gradients, with the means and scales that it gave."""
+        means, scales = map(_data, kept)
+        self._run(
+            "layer_norm_gradient", *_data(grad), *_data(x), len(of_bias), order, *_data(weight),
+            *means, *scales, *_data(of_x), *_data(of_weight), *_data(of_bias),
+        )  # fmt: skip
+
+    def beside(self, x: Tensor, y: Tensor, features: int, order: int, places: Tensor | None, back: bool) -> None:
+        """Tokens `(N, T, C*G)` as `(N, G, T, C)`, each orientation's at its `places` `(G, T)`; or back."""
+        tokens = x.shape[2] if back else x.shape[1]
+        self._run("beside", tokens, features, order, *_data(places), back, *_data(x), *_data(y))
+
     def move(self, numbers: Numbers, features_last: bool, x: Tensor, y: Tensor) -> None:
         self._run("move", *_list(numbers), features_last, *_data(x), *_data(y))
 

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from quarterturn.errors import OptionError, unknown
 from quarterturn.filters import Rotate, check_options
 from quarterturn.groups import Group
+from quarterturn.layers.beside import to_batch, to_features
 from quarterturn.layers.linear import RollLinear
 from quarterturn.layers.tokens import check_token_options, stack_tokens, unstack_tokens
 
@@ -67,16 +68,13 @@ class Attention(nn.Module):
 
     def attended(self, given: Tensor, order: int) -> Tensor:
         """What each token gets of the others, for queries, keys and values `(N, T, 3*C*G)` of so many orientations."""
-        split = given.unflatten(-1, (3, self.heads, self.features // self.heads, order))
-        if self.kind == "coupled":
-            heads = split.flatten(-2).permute(2, 0, 3, 1, 4)  # a head has the features of all orientations
-        else:
-            heads = split.permute(2, 0, 5, 3, 1, 4).flatten(2, 3)  # each head of each orientation
+        apart = self.kind == "frame" and order > 1  # orientations are as examples
+        if apart:
+            given = to_batch(given, order).flatten(0, 1)
+        heads = given.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # coupled, they have all orientations
         rate = self.dropout if self.training else 0.0
-        out = F.scaled_dot_product_attention(heads[0], heads[1], heads[2], dropout_p=rate)
-        if self.kind == "coupled":
-            return out.transpose(1, 2).flatten(2)
-        return out.unflatten(1, (order, self.heads)).permute(0, 3, 2, 4, 1).flatten(2)
+        out = F.scaled_dot_product_attention(heads[0], heads[1], heads[2], dropout_p=rate).transpose(1, 2).flatten(2)
+        return to_features(out.unflatten(0, (-1, order))) if apart else out
 
     def extra_repr(self) -> str:
         return f"{self.group.name}, {self.features}, heads={self.heads}, kind={self.kind!r}, rotate={self.rotate!r}"

@@ -88,7 +88,7 @@ class _StackedBatchNorm(torch.autograd.Function):
         if torch.is_grad_enabled():  # second derivatives are needed: torch's own code has them, but is slower
             split = x.unflatten(1, (len(mean), -1))
             y = F.batch_norm(split, None, None, weight, bias, True, 0.0, ctx.eps).flatten(1, 2)
-            return *_gradients(y, (x, weight, bias), grad, ctx.needs_input_grad), None, None
+            return *gradients(y, (x, weight, bias), grad, ctx.needs_input_grad), None, None
         order, count = x.shape[1] // len(mean), x.numel() // len(mean)
         grad = grad.contiguous(memory_format=torch.channels_last)
         of_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
@@ -126,7 +126,7 @@ def expanded(parameter: Tensor | None, order: int) -> Tensor | None:
     return None if parameter is None else parameter.repeat_interleave(order)
 
 
-def _gradients(
+def gradients(
     y: Tensor, inputs: tuple[Tensor | None, ...], grad: Tensor, needed: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
     """The gradients of the inputs that need one; they can be differentiated again."""

@@ -228,9 +228,9 @@ class RollConv(_Convolution):
     With `rotate="filters"`, `via` selects the code. "conv" is torch's convolution. "fourier" is the Fourier kernel,
     exactly equivariant in float32 and bf16. "fourier-rounded" is a faster variant for C4, equivariant to rounding.
     "fourier-bf16" takes maps in bf16 and also multiplies in bf16: exactly equivariant, with more rounding, for
-    processors with bf16 instructions. "auto" uses "fourier" if it is available, supports the layer and is faster, and
-    else torch's convolution; wide layers with 1x1 windows that the kernel does not run use the block-diagonal product
-    of `RollLinear`.
+    processors with bf16 instructions. On another device "fourier" is for 1x1 windows, which run as the block-diagonal
+    product of `RollLinear`. "auto" uses "fourier" if it is available, supports the layer and is faster, and
+    else torch's convolution; wide layers with 1x1 windows that the kernel does not run on the CPU use that product too.
 
     >>> from quarterturn import C4
     >>> RollConv(C4, 8, 16, 3, padding=1, stride=2, rotate="filters")(torch.zeros(2, 32, 20, 30)).shape
@@ -265,6 +265,9 @@ class RollConv(_Convolution):
             return self.through_torch(x, 'via="conv" asks for it')
         if torch.jit.is_tracing():
             return self.through_torch(x, "a trace holds torch's own operators only")
+        if self.via == "fourier" and x.device.type != "cpu" and self.is_pointwise():
+            why = 'via="fourier" asks for it, and the kernel is for the CPU'
+            return Execution("block-diagonal product", why, self.group)
         if self.via != "auto":
             return Execution("kernel", f'via="{self.via}" asks for it', self.group)
         sizes = [window.size for window in self.windows]

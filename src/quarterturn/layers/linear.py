@@ -110,7 +110,7 @@ class RollLinear(nn.Module):
         rest = [1] * (self.group.dim - 1)
         rows = x.reshape(-1, x.shape[-1])
         maps = rows.t().reshape(1, rows.shape[1], len(rows), *rest)
-        weight = kept(self.weight, "window", lambda: self.weight.reshape(*self.weight.shape, 1, *rest))
+        weight = self.weight.view(*self.weight.shape, 1, *rest)
         start = [[0] * self.group.dim] * self.group.order
         out = kernel.group_conv(
             maps, weight, self.bias, self.group, starts=start, output_size=[len(rows), *rest], exact=True

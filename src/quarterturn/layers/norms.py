@@ -15,6 +15,7 @@ from quarterturn.errors import OptionError
 from quarterturn.filters import Rotate, check_features, check_last, check_options, split_orientations
 from quarterturn.groups import Group
 from quarterturn.layers.batch_norm import expanded, stacked_batch_norm
+from quarterturn.layers.layer_norm import has_kernel, stacked_layer_norm
 
 
 def _check(x: Tensor, group: Group, features: int, rotate: Rotate) -> None:
@@ -201,21 +202,24 @@ class LayerNorm(_Norm):
             check_last(x, self.group, self.features, "stacked" if self.rotate == "filters" else "sliced")
             return self._over_last(x)
         _check(x, self.group, self.features, self.rotate)
+        rows = x.movedim(1, -1)
+        if self.rotate == "filters" and (
+            ops.features_are_last(x) or has_kernel(rows, self.features, self.weight, self.bias)
+        ):
+            return self._over_last(rows).movedim(
+                -1, 1
+            )  # what follows takes features last, and copies are from close by
         if self.rotate == "filters" and self._are_few(x):
             return _normalised_over_few(x, self.features, self.weight, self.bias, self.eps)
-        if self.rotate == "filters" and ops.features_are_last(x):  # they stay so, and copies are from close by
-            return self._over_last(x.movedim(1, -1)).movedim(-1, 1)
         split = split_orientations(x, self.group) if self.rotate == "filters" else x
         out = F.layer_norm(split.movedim(1, -1), (self.features,), self.weight, self.bias, self.eps).movedim(-1, 1)
         return out.flatten(1, 2) if self.rotate == "filters" else out
 
     def _over_last(self, x: Tensor) -> Tensor:
-        """Layer norm with features as the last axis: of stacked ones, orientations go before them and back."""
+        """Layer norm with features as the last axis."""
         if self.rotate == "maps":
             return F.layer_norm(x, (self.features,), self.weight, self.bias, self.eps)
-        split = x.unflatten(-1, (self.features, self.group.order)).transpose(-1, -2)
-        out = F.layer_norm(split, (self.features,), self.weight, self.bias, self.eps)
-        return out.transpose(-1, -2).flatten(-2)
+        return stacked_layer_norm(x, self.features, self.weight, self.bias, self.eps)
 
     def _are_few(self, x: Tensor) -> bool:
         """Whether torch's layer norm, which takes the features of one position at a time, has too few of them."""

@@ -4,10 +4,12 @@
 #include <type_traits>
 
 #include "depthwise.h"
+#include "layer_norm.h"
 #include "narrow.h"
 #include "norms.h"
 #include "pixels.h"
 #include "pooling.h"
+#include "tokens.h"
 
 namespace {
 
@@ -181,6 +183,59 @@ int quarterturn_normalise_gradient(const float* grad, int64_t grad_size, const f
         if (weight) need_size(weight_size, features, "the weight");
         if (of_x) need_size(of_x_size, size, "the gradient to the input");
         normalise_gradient(shape, grad, x, weight, eps, mean, variance, of_x, of_weight, of_bias, threads, parallel);
+    });
+}
+
+// Layer norm of rows. Weight and bias may be null, and so may means and scales, which its gradient needs.
+int quarterturn_layer_norm(const float* x, int64_t size, int64_t features, int64_t order, const float* weight,
+                           int64_t weight_size, const float* bias, int64_t bias_size, double eps, float* means,
+                           int64_t means_size, float* scales, int64_t scales_size, float* y, int64_t y_size,
+                           int64_t threads, Parallel parallel) {
+    return guarded([&] {
+        const Rows shape(size, features, order);
+        need_size(y_size, size, "the output");
+        if (weight) need_size(weight_size, features, "the weight");
+        if (bias) need_size(bias_size, features, "the bias");
+        need(!means == !scales, "it keeps means without scales");
+        if (means)
+            for (int64_t given : {means_size, scales_size}) need_size(given, shape.rows * order, "what is kept");
+        with_layer_norm(shape, [&](const auto& norm) {
+            norm.forward(x, weight, bias, eps, means, scales, y, threads, parallel);
+        });
+    });
+}
+
+// Weight and the gradient to x may be null.
+int quarterturn_layer_norm_gradient(const float* grad, int64_t grad_size, const float* x, int64_t size,
+                                    int64_t features, int64_t order, const float* weight, int64_t weight_size,
+                                    const float* means, int64_t means_size, const float* scales, int64_t scales_size,
+                                    float* of_x, int64_t of_x_size, float* of_weight, int64_t of_weight_size,
+                                    float* of_bias, int64_t of_bias_size, int64_t threads, Parallel parallel) {
+    return guarded([&] {
+        const Rows shape(size, features, order);
+        need_size(grad_size, size, "the gradient");
+        for (int64_t given : {means_size, scales_size}) need_size(given, shape.rows * order, "what was kept");
+        for (int64_t given : {of_weight_size, of_bias_size}) need_size(given, features, "a number for each feature");
+        if (weight) need_size(weight_size, features, "the weight");
+        if (of_x) need_size(of_x_size, size, "the gradient to the input");
+        with_layer_norm(shape, [&](const auto& norm) {
+            norm.gradient(grad, x, weight, means, scales, of_x, of_weight, of_bias, threads, parallel);
+        });
+    });
+}
+
+// Tokens and their orientations, (token, feature, orientation), as (orientation, place of the token, feature); or back.
+// Places may be null.
+int quarterturn_beside(int64_t tokens, int64_t features, int64_t order, const int64_t* places, int64_t places_size,
+                       int64_t back, const float* x, int64_t x_size, float* y, int64_t y_size, int64_t threads,
+                       Parallel parallel) {
+    return guarded([&] {
+        const Tokens shape(x_size, tokens, features, order, list(places, places_size));
+        need_size(y_size, x_size, "the output");
+        if (back)
+            shape.join(x, y, threads, parallel);
+        else
+            shape.split(x, y, threads, parallel);
     });
 }
 

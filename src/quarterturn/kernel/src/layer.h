@@ -183,7 +183,8 @@ struct Layer {
                     else if (in_pitch != g.in)
                         for (int t = 0; t < S::order; t++)
                             std::memset(to + t * in_pitch + g.in, 0, sizeof(float) * (in_pitch - g.in));
-                    split_orientations<S>(x + (first_pixel + j) * S::order * g.in, g.in, element, to, in_pitch);
+                    split_orientations<S::order>(x + (first_pixel + j) * S::order * g.in, g.in,
+                                                 [&](int t) { return to + element[t] * in_pitch; });
                 }
             }
     }
@@ -295,7 +296,9 @@ struct Layer {
                                       float* pixel, float* other, T* y) const {
         for (int64_t r = 0; r < count; r++, all += products_pitch()) {
             const int64_t place = target[r] * S::order * g.out;
-            if (finish.other) split_orientations<S>(finish.other + place, g.out, element, other, out_pitch);
+            if (finish.other)
+                split_orientations<S::order>(finish.other + place, g.out,
+                                             [&](int t) { return other + element[t] * out_pitch; });
             for (int64_t o = 0; o < out_pitch; o += L) {
                 Vector<L> products[PRODUCTS], h[S::order];
                 UNROLL for (int k = 0; k < PRODUCTS; k++) products[k] = load<L>(all + k * out_pitch + o);
@@ -307,7 +310,7 @@ struct Layer {
                 }
             }
             activate(finish.activation, pixel, S::order * out_pitch);
-            join_orientations<S>(pixel, out_pitch, g.out, element, y + place);
+            join_orientations<S::order>([&](int t) { return pixel + element[t] * out_pitch; }, g.out, y + place);
         }
     }
 
@@ -355,7 +358,8 @@ struct Layer {
     template <int L, class T>
     void gather(const T* grad, int64_t count, const int64_t* target, float* pixel, float* all, float* bias) const {
         for (int64_t r = 0; r < count; r++, all += products_pitch()) {
-            split_orientations<S>(grad + target[r] * S::order * g.out, g.out, element, pixel, out_pitch);
+            split_orientations<S::order>(grad + target[r] * S::order * g.out, g.out,
+                                         [&](int t) { return pixel + element[t] * out_pitch; });
             for (int64_t o = 0; o < out_pitch; o += L) {
                 Vector<L> h[S::order], products[PRODUCTS];
                 UNROLL for (int t = 0; t < S::order; t++) h[t] = load<L>(pixel + t * out_pitch + o);

@@ -39,34 +39,32 @@ INLINE int64_t blocks_of_features(int64_t features, F f) {
     return c;
 }
 
-template <class S, class T>
-INLINE void split_orientations(const T* pixel, int64_t features, const int64_t* element, float* out,
-                                      int64_t pitch) {
-    constexpr int G = S::order;
+// The features of each orientation t of a pixel, to where `to(t)` says.
+template <int G, class T, class F>
+INLINE void split_orientations(const T* pixel, int64_t features, F to) {
     int64_t c = blocks_of_features<G>(features, [&]<int W>(int64_t first) {
-    UNROLL for (int t = 0; t < G; t += 4) {
+        UNROLL for (int t = 0; t < G; t += 4) {
             Vector<W> in[4], turned[4];
             UNROLL for (int i = 0; i < 4; i++) load_features(pixel + (first + i) * G + t, G, in[i]);
             transpose4(in, turned);
-            UNROLL for (int i = 0; i < 4; i++) store<W>(out + element[t + i] * pitch + first, turned[i]);
+            UNROLL for (int i = 0; i < 4; i++) store<W>(to(t + i) + first, turned[i]);
         }
     });
     for (; c < features; c++)
-        for (int t = 0; t < G; t++) out[element[t] * pitch + c] = load1(pixel + c * G + t);
+        for (int t = 0; t < G; t++) to(t)[c] = load1(pixel + c * G + t);
 }
 
-template <class S, class T>
-INLINE void join_orientations(const float* in, int64_t pitch, int64_t features, const int64_t* element,
-                                     T* pixel) {
-    constexpr int G = S::order;
+// The way back, from where `from(t)` says.
+template <int G, class T, class F>
+INLINE void join_orientations(F from, int64_t features, T* pixel) {
     int64_t c = blocks_of_features<G>(features, [&]<int W>(int64_t first) {
         UNROLL for (int t = 0; t < G; t += 4) {
             Vector<W> rows[4], turned[4];
-            UNROLL for (int i = 0; i < 4; i++) rows[i] = load<W>(in + element[t + i] * pitch + first);
+            UNROLL for (int i = 0; i < 4; i++) rows[i] = load<W>(from(t + i) + first);
             transpose4(rows, turned);
             UNROLL for (int i = 0; i < 4; i++) store_features(pixel + (first + i) * G + t, G, turned[i]);
         }
     });
     for (; c < features; c++)
-        for (int t = 0; t < G; t++) store1(pixel + c * G + t, in[element[t] * pitch + c]);
+        for (int t = 0; t < G; t++) store1(pixel + c * G + t, from(t)[c]);
 }
