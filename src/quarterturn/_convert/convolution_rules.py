@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from quarterturn._convert.axes import Axis, Batch, Extra, HeadIndex, Position, Spread, maps_of
+from quarterturn._convert.axes import Axis, Batch, Cut, Extra, HeadIndex, Position, Spread, maps_of
 from quarterturn._convert.axis_rules import permute
 from quarterturn._convert.computed_filters import Computed
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.head_rules import mixed_heads
 from quarterturn._convert.initial_weights import drawn, is_torchs_default, per_feature, projected, rearranged
+from quarterturn._convert.patch_rules import as_filters, before_patches, of_patches
 from quarterturn._convert.token_mixing_rules import mix_tokens, mixes_tokens
 from quarterturn._convert.tracked_value import (
     TrackedValue,
@@ -367,6 +368,8 @@ def linear(
     last = value.axes[-1]
     if len(last) == 1 and isinstance(last[0], HeadIndex):
         return mixed_heads(w, path, weight, bias, value, example)
+    if any(isinstance(c, Cut) for c in last) and any(isinstance(c, Features) for c in last):
+        return _on_patches(w, path, weight, bias, value, example)
     if mixes_tokens(w, last):
         return mix_tokens(w, path, weight, bias, value, example)
     if not any(isinstance(c, Features) for c in last):
@@ -398,6 +401,20 @@ def linear(
     if positions:  # one position is left
         return result(out, out.node, example, axes=(*value.axes[:-1], (out.features,)), form="maps")
     return result(out, out.node, example, axes=(*value.axes[:-1], (out.features,)))
+
+
+def _on_patches(
+    w: EquivariantWriter, path: str, weight: Tensor, bias: Tensor | None, value: TrackedValue, example: Tensor
+) -> TrackedValue:
+    """On patches that tile the maps: a convolution whose stride is its window."""
+    filters = as_filters(w, value, weight)
+    before = before_patches(w, path, value)
+    kernel = tuple(filters.shape[2:])
+    sizes = [p.size // n for p, n in zip(value.positions_in_order, kernel, strict=True)]
+    some = example.new_empty((value.shape[0], len(weight), *sizes))
+    old = Convolution(filters, bias, kernel, trained=weight.requires_grad)
+    out = convolution(w, path, old, before, some)
+    return result(out, out.node, example, axes=of_patches(value.axes, out.features))
 
 
 def _of_tokens(

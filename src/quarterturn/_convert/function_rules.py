@@ -17,6 +17,7 @@ from quarterturn._convert import (
     indexing_rules,
     layer_rules,
     norm_rules,
+    patch_rules,
     reduction_rules,
     spatial_rules,
     token_rules,
@@ -399,6 +400,7 @@ def _fit_network_layout(tensors: list[TrackedValue]) -> bool:
     """Whether tensors with orientations in the batch go back, because others are there, or there are none."""
     beside = [v for v in tensors if v.form == "in_batch"]
     plain = all(v.has_each_axis_once() and all(len(axis) <= 1 for axis in v.axes) for v in beside)
+    plain = plain and not any(_has_heads(v.axes) for v in beside)
     return not beside or (plain and len(beside) < len(tensors))
 
 
@@ -628,6 +630,18 @@ def _glu(call: Call) -> TrackedValue:
     return axis_rules.glu(call.w, call.path, call.value, call.option(1, "dim", -1), call.example)
 
 
+def _unfold(call: Call) -> TrackedValue:
+    """The method, along one axis; the function of torch, as a layer."""
+    if call.node.op != "call_method":
+        names = ("kernel_size", "dilation", "padding", "stride")
+        given = {**dict(zip(names, call.args[1:], strict=False)), **call.kwargs}
+        given = _known_options(call, {k: v for k, v in given.items() if k != "input"})
+        return patch_rules.unfold(call.w, call.path, nn.Unfold(**given), call.value, call.example)
+    options = [call.option(i, name) for i, name in enumerate(("dimension", "size", "step"), start=1)]
+    axis, size, step = _known_options(call, options)
+    return patch_rules.unfold_axis(call.w, call.path, call.value, axis, size, step, call.example)
+
+
 FUNCTION_RULES: dict[str | None, Callable[[Call], Any]] = {
     **dict.fromkeys(RESHAPES, _reshape),
     **dict.fromkeys(PERMUTATIONS, _permute),
@@ -648,6 +662,7 @@ FUNCTION_RULES: dict[str | None, Callable[[Call], Any]] = {
     "scaled_dot_product_attention": token_rules.attention,
     "attended": token_rules.dropping_attention,
     "glu": _glu,
+    "unfold": _unfold,
     "matmul": reduction_rules.matmul,
     "bmm": reduction_rules.matmul,
     "pad": _pad,

@@ -23,7 +23,8 @@ NAMES: dict[Any, str] = {
     operator.getitem: "getitem", F.softmax: "softmax", F.log_softmax: "log_softmax", F.pad: "pad", F.glu: "glu",
     F.interpolate: "interpolate", F.upsample: "interpolate", torch.linalg.vector_norm: "norm", torch.norm: "norm",
     F.linear: "linear", F.batch_norm: "batch_norm", F.layer_norm: "layer_norm", F.group_norm: "group_norm",
-    F.rms_norm: "rms_norm", F.dropout: "dropout", F.normalize: "normalize", operator.matmul: "matmul",
+    F.rms_norm: "rms_norm", F.unfold: "unfold", F.dropout: "dropout", F.normalize: "normalize",
+    operator.matmul: "matmul",
     F.scaled_dot_product_attention: "scaled_dot_product_attention", attended: "attended",
 }  # fmt: skip
 # The functions that work in place, and the same that do not.
