@@ -4,6 +4,7 @@ import csv
 
 from harness import latest
 
+REFUSED = "refused"  # instead of the share of a network that is not converted
 ENOUGH = 80  # % of the multiply-adds in layers that share filters, for a family to count as converted
 
 
@@ -14,6 +15,14 @@ def table() -> str:
     with latest("refused").open() as file:
         refused = [row["network"].split()[-1] for row in csv.DictReader(file) if row.get("family")]
     return sentence({row["network"].split()[-1]: int(row["rolled"].split()[0]) for row in taken}, refused)
+
+
+def transformers_table() -> str:
+    """The same for transformers, hybrids and mixers, which have one record."""
+    with latest("transformers").open() as file:
+        rows = {row["network"].split()[-1]: row["rolled"] for row in csv.DictReader(file)}
+    taken = {name: int(rolled.split()[0]) for name, rolled in rows.items() if rolled != REFUSED}
+    return sentence(taken, [name for name, rolled in rows.items() if rolled == REFUSED])
 
 
 def sentence(rolled: dict[str, int], refused: list[str]) -> str:
