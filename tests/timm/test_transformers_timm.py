@@ -42,6 +42,8 @@ MORE: dict[str, dict[str, Any]] = {
     "davit_tiny": {"img_size": None},
     "vitamin_small_224": {},
     "hiera_tiny_224": {"img_size": None, "size": 224},
+    "gcvit_xxtiny": {"img_size": None, "size": 224},
+    "efficientvit_m0": {"img_size": None, "size": 224},
     "nest_tiny": {"img_size": None, "size": 224},
     "twins_svt_small": {"img_size": None, "size": 224},
     "twins_pcpvt_small": {},

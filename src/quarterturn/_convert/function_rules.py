@@ -310,7 +310,7 @@ def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
     if tuple(map(axis_size, axes)) != tuple(call.example.shape) and len(tensors) == len(values):
         raise Refusal("it expands tensors that meet none of that size")
     constants = [v for v in values if v.kind == "constant" and v.example.numel() != 1]
-    if constants and len(tensors) == 1 and _has_heads(axes):
+    if constants and len(tensors) == 1 and (_has_heads(axes) or _are_pairs(axes)):
         return _on_heads(call, next(iter(tensors.values())), constants)
     tables = [v for v in constants if is_table(v, axes)]
     if tables and any(v.is_shifted for v in tensors.values()):
@@ -368,6 +368,13 @@ def _of_the_same_maps(tensors: dict[int, TrackedValue]) -> dict[int, TrackedValu
 def _are_alike_strips(tensors: list[TrackedValue]) -> bool:
     """Whether all are the same strips of maps: number by number, nothing has to be moved."""
     return tensors[0].strips is not None and len({(v.strips, v.shape) for v in tensors}) == 1
+
+
+def _are_pairs(axes: Sequence[Axis]) -> bool:
+    """Whether they hold pairs of positions, as attention without heads has them."""
+    held = [{c.axis for c in axis if isinstance(c, Position | Cut)} for axis in axes[1:]]
+    several = any(not one.isdisjoint(other) for i, one in enumerate(held) for other in held[:i])
+    return several and not any(isinstance(c, Features | Blocks) for axis in axes for c in axis)
 
 
 def _has_heads(axes: Sequence[Axis]) -> bool:
@@ -604,6 +611,21 @@ def _repeat(call: Call) -> TrackedValue:
     raise Refusal("it repeats positions or examples")
 
 
+def _repeat_interleave(call: Call) -> TrackedValue:
+    """Each example several times, one after the other, as for the windows of its maps."""
+    count, dim = call.option(1, "repeats"), call.option(2, "dim")
+    value, times = call.value, call.example.shape[0] // call.value.shape[0]
+    if dim != 0 or len(value.axes[0]) != 1 or not isinstance(value.axes[0][0], Batch):
+        raise Refusal("it repeats other axes than that of examples")
+    if times == 1:
+        return replace(value, example=call.example)
+    if isinstance(count, TrackedValue) and count.node is None and count.for_one != times:
+        raise Refusal("it repeats examples by a number of them")
+    value = call.w.orientations_in_batch(value, call.path)
+    node = call.w.method("repeat_interleave", value.node, times, 0)
+    return result(value, node, call.example, axes=((*value.axes[0], Extra(times)), *value.axes[1:]))
+
+
 def _glu(call: Call) -> TrackedValue:
     return axis_rules.glu(call.w, call.path, call.value, call.option(1, "dim", -1), call.example)
 
@@ -629,6 +651,7 @@ FUNCTION_RULES: dict[str | None, Callable[[Call], Any]] = {
     **dict.fromkeys(("expand", "expand_as"), _expand),
     "repeat": _repeat,
     "roll": _roll,
+    "repeat_interleave": _repeat_interleave,
     "normalize": reduction_rules.normalize,
     "unsqueeze": _unsqueeze,
     "squeeze": _squeeze,

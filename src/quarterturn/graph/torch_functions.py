@@ -16,7 +16,7 @@ PERMUTATIONS = ("permute", "transpose", "movedim", "swapaxes", "swapdims", "t")
 ALSO_METHODS = (
     *PERMUTATIONS, "flatten", "reshape", "unsqueeze", "squeeze", "detach",
     "unflatten", "split", "chunk", "tensor_split", "narrow", "cat", "concat", "stack", "unbind", "softmax",
-    "log_softmax", "matmul", "bmm", "roll", *REDUCTIONS,
+    "log_softmax", "matmul", "bmm", "roll", "repeat_interleave", *REDUCTIONS,
 )  # fmt: skip
 NAMES: dict[Any, str] = {
     **{getattr(torch, name): name for name in ALSO_METHODS if hasattr(torch, name)},
