@@ -67,6 +67,8 @@ def test_families_of_transformers_that_were_refused_count_too(harness: ModuleTyp
     text = summary.transformers_table()
     assert "1 of 2 families (50 %)" in text
     assert "Refused: b1" in text
+    assert "Not measured yet: " in text
+    assert "vit_tiny_patch16_224" in text
 
 
 def test_families_count_that_mostly_share_filters(harness: ModuleType) -> None:
