@@ -1,6 +1,6 @@
 """What to do with a network that was trained on upright images, where images may be turned?
 
-python bench/finetune.py [--mnist DIR] [--seeds N]
+python bench/finetune.py [--mnist DIR] [--networks NAME ...] [--seeds N]
 
 A small CNN and a small transformer are trained on 20,000 upright digits. Then there are 1,000 labelled digits, turned
 by any angle, and 1, 4 or 16 epochs; 3,000 others, turned too, are the test. Learning rates were chosen on other
@@ -15,7 +15,7 @@ import csv
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -62,10 +62,12 @@ class Run:
 HEAD = ("network", "way", "epochs", "seed")
 
 
-def runs(seeds: int) -> Iterator[Run]:
-    """Every combination that is run."""
-    for seed, network, epochs, way in itertools.product(range(seeds), RATES, EPOCHS, WAYS):
-        if way != "distilled, features" or epochs == 4:
+def runs(networks: Sequence[str], seeds: int) -> Iterator[Run]:
+    """Every combination that is run, the longest ones last."""
+    for late, seed, network, epochs, way in itertools.product((False, True), range(seeds), networks, EPOCHS, WAYS):
+        if late != (epochs == max(EPOCHS)):
+            continue
+        if way != "distilled, features" or (epochs, seed) == (4, 0):
             yield Run(network, way, epochs, seed)
 
 
@@ -146,12 +148,12 @@ def _scaled(images: Tensor) -> Tensor:
 class Ways:
     """Networks trained in each way, for one network and seed. What is needed again is kept."""
 
-    def __init__(self, digits: Digits, network: str, seed: int) -> None:
+    def __init__(self, digits: Digits, network: str, seed: int, upright_epochs: int) -> None:
         self.digits, self.network, self.seed = digits, network, seed
         self.rate, self.converted_rate = RATES[network]
         torch.manual_seed(seed)
         net = convolutional() if network == "CNN" else Transformer()
-        self.upright = trained(net, *digits.upright, UPRIGHT_EPOCHS[network], 2e-3, seed)
+        self.upright = trained(net, *digits.upright, upright_epochs, 2e-3, seed)
         self.tuned = cache(self._tuned)
 
     def start(self, way: str) -> nn.Module:
@@ -241,20 +243,22 @@ def times(ways: Ways) -> dict[str, object]:
 def main() -> None:
     parser = parser_for(__doc__)
     parser.add_argument("--mnist", type=Path, default=Path("data/mnist"), help="the folder of the MNIST files")
+    parser.add_argument("--networks", nargs="+", choices=tuple(RATES), default=tuple(RATES))
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows: Rows = list(csv.DictReader(record("finetune").open())) if record("finetune").exists() else []
     done = {tuple(str(row[key]) for key in HEAD) for row in rows}
-    missing = [run for run in runs(options.seeds) if tuple(map(str, astuple(run))) not in done]
+    missing = [run for run in runs(options.networks, options.seeds) if tuple(map(str, astuple(run))) not in done]
     for (network, seed), mine in itertools.groupby(missing, lambda run: (run.network, run.seed)):
-        ways = Ways(Digits(options.mnist, seed), network, seed)
+        ways = Ways(Digits(options.mnist, seed), network, seed, UPRIGHT_EPOCHS[network])
         for run in mine:
             rows.append(measure(ways, run))
             print(*rows[-1].values(), flush=True)
             save("finetune", rows)
-    if not record("finetune-times").exists():
-        write("finetune-times", [times(Ways(Digits(options.mnist, 0), network, 0)) for network in RATES])
+    if not record("tuned-times").exists():
+        digits = Digits(options.mnist, 0)
+        write("tuned-times", [times(Ways(digits, network, seed=0, upright_epochs=0)) for network in RATES])
 
 
 if __name__ == "__main__":

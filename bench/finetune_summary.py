@@ -20,24 +20,24 @@ COSTS = {"plain": "plain", "plain, then wrapped": "wrapped", "wrapped": "wrapped
 
 
 def table() -> str:
-    """Accuracies in per cent, means over seeds; the CPU time of all training, and of a forward pass, of plain's."""
+    """Accuracies in per cent, in brackets CPU seconds of all training: means over seeds. Use is relative to plain."""
     path = latest("finetune")
     found: dict[tuple[str, str], dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     with path.open() as file:
         for row in csv.DictReader(file):
             result = 100 * float(row["test accuracy"]), float(row["CPU seconds"])
             found[row["network"], row["way"]][int(row["epochs"])].append(result)
-    with latest("finetune-times").open() as file:
+    with latest("tuned-times").open() as file:
         times = {row["network"]: row for row in csv.DictReader(file)}
     epochs = sorted({count for results in found.values() for count in results})
     heads = [f"{count} epoch{'s' if count > 1 else ''}" for count in epochs]
-    rows = [["network", "what is done", *heads, f"training, {epochs[-1]} epochs", "use", "runs of each"]]
+    rows = [["network", "what is done", *heads, "use", "runs of each"]]
     for (network, way), results in found.items():
-        shown = [f"{mean(score for score, _ in results[n]):.1f}" if n in results else "" for n in epochs]
-        longest = {name: [s for _, s in found[network, name].get(epochs[-1], [])] for name in (way, "plain")}
-        spent = f"{mean(longest[way]) / mean(longest['plain']):.1f}x" if all(longest.values()) else ""
+        shown = [
+            "" if n not in results else "{:.1f} ({:.0f})".format(*map(mean, zip(*results[n], strict=True)))
+            for n in epochs
+        ]
         counts = sorted({len(each) for each in results.values()})
         numbers = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
-        use = f"{times[network][COSTS.get(way, 'matched')]}x"
-        rows.append([network, NAMES[way], *shown, spent, use, numbers])
-    return f"`bench/results/{path.name}`, test accuracy %:\n\n{markdown(rows)}"
+        rows.append([network, NAMES[way], *shown, f"{times[network][COSTS.get(way, 'matched')]}x", numbers])
+    return f"`bench/results/{path.name}`, test accuracy % (CPU seconds of all training):\n\n{markdown(rows)}"

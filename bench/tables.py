@@ -23,6 +23,7 @@ COMPUTED = {
     "speed": speed_summary.table,
     "costs-short": costs_summary.table,
     "families-counted": convert_summary.table,
+    "transformers-counted": convert_summary.transformers_table,
     "finetune-short": finetune_summary.table,
     "initial-short": initial_summary.table,
     "when": when_summary.table,

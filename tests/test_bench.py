@@ -57,6 +57,20 @@ def test_a_script_measures_with_each_number_of_threads(
     assert found == [[("1", "9")], [("1", "3"), ("2", "3")], [("2", "9")]]
 
 
+def test_families_of_transformers_that_were_refused_count_too(harness: ModuleType) -> None:
+    summary = importlib.import_module("convert_summary")
+    rows = [
+        {"family": "a", "network": "small a1", "rolled": "81 %"},
+        {"family": "b", "network": "small b1", "rolled": "refused"},
+    ]
+    harness.save("transformers", rows)
+    text = summary.transformers_table()
+    assert "1 of 2 families (50 %)" in text
+    assert "Refused: b1" in text
+    assert "Not measured yet: " in text
+    assert "vit_tiny_patch16_224" in text
+
+
 def test_families_count_that_mostly_share_filters(harness: ModuleType) -> None:
     summary = importlib.import_module("convert_summary")
     taken = [

@@ -380,7 +380,7 @@ def test_all_that_is_not_known_is_listed_at_once() -> None:
     lines = str(caught.value).splitlines()
     assert any(line.startswith("- 1 (Softmin): this layer is not known") for line in lines)
     assert any(line.startswith("- 3 (AdaptiveMaxPool2d)") or "exchanges" in line for line in lines)
-    assert any(line.startswith("- 4 (Unfold): this layer is not known") for line in lines)
+    assert any(line.startswith("- 4 (Unfold): its patches overlap") for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from test_convert_tokens import check
-from test_convert_windows import Around
+from test_convert_windows import Around, maps, windows
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -122,7 +122,52 @@ class Nested(nn.Module):
         return x.reshape(n, h // s, w // s, s, s, c).transpose(2, 3).reshape(n, h, w, c)
 
 
+class GlobalQueries(nn.Module):
+    """GCViT: queries of a small map of the whole image, the same for all windows."""
+
+    def __init__(self, width: int, heads: int, side: int) -> None:
+        super().__init__()
+        self.heads, self.side = heads, side
+        self.small, self.kv = nn.Conv2d(width, width, 3, 2, 1), nn.Linear(width, 2 * width)
+        self.proj, self.bias = nn.Linear(width, width), nn.Parameter(torch.randn(heads, side**2, side**2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, h, w, c = x.shape
+        seen = self.small(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        tokens = windows(x, self.side)
+        b, t, _ = tokens.shape
+        k, v = self.kv(tokens).reshape(b, t, 2, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        q = seen.flatten(1, 2).repeat_interleave(b // n, dim=0)
+        q = q.reshape(b, t, self.heads, -1).permute(0, 2, 1, 3)
+        scores = (q @ k.transpose(-2, -1) + self.bias).softmax(-1)
+        out = self.proj((scores @ v).transpose(1, 2).reshape(b, t, c))
+        return x + maps(out, self.side, h, w)
+
+
+class ConvolvedWindows(nn.Module):
+    """The other EfficientViT: convolutions of queries in each window, and attention without heads."""
+
+    def __init__(self, width: int, side: int) -> None:
+        super().__init__()
+        self.side, self.width = side, width
+        self.qkv, self.norm = nn.Conv2d(width, 3 * width, 1, bias=False), nn.BatchNorm2d(3 * width)
+        self.deep, self.wide = nn.Conv2d(width, width, 5, 1, 2, groups=width), nn.Conv2d(width, width, 3, padding=1)
+        self.bias = nn.Parameter(torch.randn(side**2, side**2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, h, w, c = x.shape
+        s = self.side
+        y = x.view(n, h // s, s, w // s, s, c).transpose(2, 3).reshape(-1, s, s, c).permute(0, 3, 1, 2)
+        q, k, v = self.norm(self.qkv(y)).split([c, c, c], dim=1)
+        q, k, v = self.deep(q).flatten(2), self.wide(k).flatten(2), v.flatten(2)
+        scores = (q.transpose(-2, -1) @ k * self.width**-0.5 + self.bias).softmax(-1)
+        y = (v @ scores.transpose(-2, -1)).view(-1, c, s, s).permute(0, 2, 3, 1)
+        return x + y.view(n, h // s, w // s, s, s, c).transpose(2, 3).reshape(n, h, w, c)
+
+
 PARTS = {
+    "global queries": lambda: GlobalQueries(32, 8, 4),
+    "convolved windows": lambda: ConvolvedWindows(32, 4),
     "patches": lambda: PatchAttention(32),
     "linear attention": lambda: LinearAttention(32, 4),
     "talking heads": lambda: TalkingHeads(32, 8, 8),

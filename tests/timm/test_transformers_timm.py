@@ -18,6 +18,8 @@ FEW: dict[str, dict[str, Any]] = {
     "vit_tiny_patch16_224": {},
     "deit_tiny_distilled_patch16_224": {},
     "swin_tiny_patch4_window7_224": {"img_size": 56},
+    "eva02_tiny_patch14_224": {"img_size": 56, "depth": 2},
+    "cait_xxs24_224": {"depth": 2},
 }
 MORE: dict[str, dict[str, Any]] = {
     "vit_small_patch14_reg4_dinov2": {"img_size": 56},
@@ -40,6 +42,8 @@ MORE: dict[str, dict[str, Any]] = {
     "davit_tiny": {"img_size": None},
     "vitamin_small_224": {},
     "hiera_tiny_224": {"img_size": None, "size": 224},
+    "gcvit_xxtiny": {"img_size": None, "size": 224},
+    "efficientvit_m0": {"img_size": None, "size": 224},
     "nest_tiny": {"img_size": None, "size": 224},
     "twins_svt_small": {"img_size": None, "size": 224},
     "twins_pcpvt_small": {},
@@ -56,6 +60,21 @@ MORE: dict[str, dict[str, Any]] = {
     "resmlp_12_224": {},
     "gmlp_s16_224": {},
     "mixer_s32_224": {},
+    "gmixer_12_224": {},
+    "vit_small_patch16_dinov3": {"depth": 2},
+    "vit_small_patch16_rope_mixed_224": {"depth": 2},
+    "eva02_base_patch16_clip_224": {"depth": 2},
+    "vit_base_patch16_siglip_224": {"depth": 2},
+    "vit_base_patch16_xp_224": {"depth": 2},
+    "vit_relpos_small_patch16_224": {"depth": 2},
+    "vit_srelpos_small_patch16_224": {"depth": 2},
+    "vit_pe_core_tiny_patch16_384": {"depth": 2},
+    "xcit_nano_12_p8_224": {"depth": 2},
+    "volo_d1_224": {},
+    "convit_tiny": {"img_size": None, "size": 224},
+    "crossvit_tiny_240": {"img_size": None, "size": 240},
+    "naflexvit_base_patch16_gap": {"img_size": None, "depth": 2},
+    "qwen3_vit_88m": {"img_size": None, "depth": 2},
 }
 SIZE = 64
 LEAST = 0.8  # of the old network's multiply-adds in layers that share filters

@@ -58,6 +58,7 @@ SMALLEST = """
 """
 LARGE = 200_000_000  # parameters from which on a network is made narrower too
 NARROW = {"embed_dim": 256, "num_heads": 8}
+PATCHES = {"deepseek_vit": 14, "gemma4_vit": 48}  # whose names do not say it; four of them, or of what is pooled
 USUAL, LARGEST = 224, 300  # pixels a side: instead of larger images the usual ones, if it takes them
 
 
@@ -81,7 +82,7 @@ def families() -> dict[str, list[str]]:
 
 def small(name: str) -> tuple[nn.Module, int]:
     """The network with two blocks and four by four patches where it takes such options, and the size of its images."""
-    patch = int(found[1]) if (found := re.search(r"patch(\d+)", name)) else 16
+    patch = int(found[1]) if (found := re.search(r"patch(\d+)", name)) else PATCHES.get(_module(name), 16)
     narrow: dict[str, Any] = NARROW if parameters(name) > LARGE else {}
     few: dict[str, Any] = {"depth": 2, **narrow}
     ways: list[dict[str, Any]] = [{**few, "img_size": 4 * patch}, few] if _is_flat(name) else []

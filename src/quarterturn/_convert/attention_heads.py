@@ -8,7 +8,7 @@ from quarterturn.graph.torch_functions import PERMUTATIONS, name_of, option, per
 
 PRODUCTS = ("matmul", "bmm", "scaled_dot_product_attention", "attended")
 TAKES_APART = ("unbind", "getitem", "chunk", "split", "tensor_split", "select", "narrow")
-ENDS = ("linear", "conv2d", "softmax", "cat")  # beyond these there are other features
+ENDS = ("linear", "conv2d", "softmax")  # beyond these there are other features
 KEEP = (nn.Identity, nn.Dropout, nn.LayerNorm, nn.RMSNorm)
 FAR = 60  # nodes that are looked at
 
@@ -37,8 +37,15 @@ def _following(model: nn.Module, node: fx.Node) -> Iterator[fx.Node]:
         if user.op == "call_module":
             kept = isinstance(model.get_submodule(str(user.target)), KEEP)
         else:
-            kept = name not in ENDS and name not in PRODUCTS
+            kept = name not in ENDS and name not in PRODUCTS and not _joins_features(user)
         waiting += user.users if kept else ()
+
+
+def _joins_features(node: fx.Node) -> bool:
+    """Whether tensors are joined along the second or the last axis, where features are; along others, tokens are."""
+    if name_of(node.target) not in ("cat", "concat"):
+        return False
+    return node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0) in (0, 1, -1)
 
 
 def _is_taken_apart(node: fx.Node, axis: int, rank: int) -> bool:

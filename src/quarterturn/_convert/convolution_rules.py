@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from quarterturn._convert.axes import Batch, Extra, HeadIndex, Position, Spread, maps_of
+from quarterturn._convert.axes import Axis, Batch, Cut, Extra, HeadIndex, Position, Spread, maps_of
 from quarterturn._convert.axis_rules import permute
 from quarterturn._convert.computed_filters import Computed
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.head_rules import mixed_heads
 from quarterturn._convert.initial_weights import drawn, is_torchs_default, per_feature, projected, rearranged
+from quarterturn._convert.patch_rules import as_filters, before_patches, of_patches
 from quarterturn._convert.token_mixing_rules import mix_tokens, mixes_tokens
 from quarterturn._convert.tracked_value import (
     TrackedValue,
@@ -26,6 +27,7 @@ from quarterturn._convert.tracked_value import (
     with_features,
 )
 from quarterturn._convert.widths import Features, channels, make_equal
+from quarterturn._convert.window_layers import ExamplesAsWindows, WindowsAsExamples
 from quarterturn.filters import roll_filters, slice_filters
 from quarterturn.graph.refusal import Refusal
 from quarterturn.graph.torch_functions import as_tuple
@@ -82,6 +84,8 @@ def convolution(
         return _on_strips(w, path, old, value, example)
     if value.kind == "oriented" and _is_linear(w, old, value, example):
         return _as_linear(w, path, old, value, example)
+    if value.kind == "oriented" and value.has_windows:
+        return _in_windows(w, path, old, value, example)
     _check_dim(w, old)
     outs, ins = old.weight.shape[0], old.weight.shape[1] * old.groups
     is_ordinary = value.kind == "ordinary"
@@ -184,6 +188,25 @@ def _as_linear(w: EquivariantWriter, path: str, old: Convolution, value: Tracked
     last = permute(w, path, value, [0, *range(2, rank), 1], value.example.movedim(1, -1))
     out = linear(w, path, old.weight.flatten(1), old.bias, last, example.movedim(1, -1))
     return permute(w, path, out, [0, rank - 1, *range(1, rank - 1)], example)
+
+
+def _in_windows(
+    w: EquivariantWriter, path: str, old: Convolution, value: TrackedValue, example: Tensor
+) -> TrackedValue:
+    """A convolution of windows that are beside the examples: each of them is a map by itself, with its own border."""
+    value = w.moved_on(w.maps(value, path), path)
+    cuts = [[c.size for c in cut] for cut in value.cuts]
+    inside, blocks = [cut[-1] for cut in value.cuts], [cut[0] for cut in value.cuts]
+    batch = next(c for c in value.components if isinstance(c, Batch))
+    axes = ((batch, *blocks), (value.features,), *((c,) for c in inside))
+    if any(len(cut) != 2 for cut in cuts) or value.axes != axes or example.shape[2:] != value.shape[2:]:
+        raise Refusal("it needs maps with features first, or windows of them that stay as large as they are")
+    node = w.helper(f"{path}.cut", lambda: WindowsAsExamples(w.group, cuts, w.rotate), value.node)
+    maps = [(Position(c.axis, c.size),) for c in inside]
+    alone: tuple[Axis, ...] = ((Batch(value.shape[0]),), (value.features,), *maps)
+    out = convolution(w, path, old, replace(value, node=node, axes=alone), example)
+    back = w.helper(f"{path}.whole", lambda: ExamplesAsWindows(w.group, cuts, w.rotate), out.node)
+    return result(out, back, example, axes=(axes[0], (out.features,), *axes[2:]))
 
 
 def _on_strips(w: EquivariantWriter, path: str, old: Convolution, value: TrackedValue, example: Tensor) -> TrackedValue:
@@ -345,6 +368,8 @@ def linear(
     last = value.axes[-1]
     if len(last) == 1 and isinstance(last[0], HeadIndex):
         return mixed_heads(w, path, weight, bias, value, example)
+    if any(isinstance(c, Cut) for c in last) and any(isinstance(c, Features) for c in last):
+        return _on_patches(w, path, weight, bias, value, example)
     if mixes_tokens(w, last):
         return mix_tokens(w, path, weight, bias, value, example)
     if not any(isinstance(c, Features) for c in last):
@@ -376,6 +401,20 @@ def linear(
     if positions:  # one position is left
         return result(out, out.node, example, axes=(*value.axes[:-1], (out.features,)), form="maps")
     return result(out, out.node, example, axes=(*value.axes[:-1], (out.features,)))
+
+
+def _on_patches(
+    w: EquivariantWriter, path: str, weight: Tensor, bias: Tensor | None, value: TrackedValue, example: Tensor
+) -> TrackedValue:
+    """On patches that tile the maps: a convolution whose stride is its window."""
+    filters = as_filters(w, value, weight)
+    before = before_patches(w, path, value)
+    kernel = tuple(filters.shape[2:])
+    sizes = [p.size // n for p, n in zip(value.positions_in_order, kernel, strict=True)]
+    some = example.new_empty((value.shape[0], len(weight), *sizes))
+    old = Convolution(filters, bias, kernel, trained=weight.requires_grad)
+    out = convolution(w, path, old, before, some)
+    return result(out, out.node, example, axes=of_patches(value.axes, out.features))
 
 
 def _of_tokens(

@@ -17,6 +17,7 @@ from quarterturn._convert import (
     indexing_rules,
     layer_rules,
     norm_rules,
+    patch_rules,
     reduction_rules,
     spatial_rules,
     token_rules,
@@ -309,7 +310,7 @@ def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
     if tuple(map(axis_size, axes)) != tuple(call.example.shape) and len(tensors) == len(values):
         raise Refusal("it expands tensors that meet none of that size")
     constants = [v for v in values if v.kind == "constant" and v.example.numel() != 1]
-    if constants and len(tensors) == 1 and _has_heads(axes):
+    if constants and len(tensors) == 1 and (_has_heads(axes) or _are_pairs(axes)):
         return _on_heads(call, next(iter(tensors.values())), constants)
     tables = [v for v in constants if is_table(v, axes)]
     if tables and any(v.is_shifted for v in tensors.values()):
@@ -369,6 +370,13 @@ def _are_alike_strips(tensors: list[TrackedValue]) -> bool:
     return tensors[0].strips is not None and len({(v.strips, v.shape) for v in tensors}) == 1
 
 
+def _are_pairs(axes: Sequence[Axis]) -> bool:
+    """Whether they hold pairs of positions, as attention without heads has them."""
+    held = [{c.axis for c in axis if isinstance(c, Position | Cut)} for axis in axes[1:]]
+    several = any(not one.isdisjoint(other) for i, one in enumerate(held) for other in held[:i])
+    return several and not any(isinstance(c, Features | Blocks) for axis in axes for c in axis)
+
+
 def _has_heads(axes: Sequence[Axis]) -> bool:
     return any(isinstance(c, OfHeads) for axis in axes for c in axis)
 
@@ -392,6 +400,7 @@ def _fit_network_layout(tensors: list[TrackedValue]) -> bool:
     """Whether tensors with orientations in the batch go back, because others are there, or there are none."""
     beside = [v for v in tensors if v.form == "in_batch"]
     plain = all(v.has_each_axis_once() and all(len(axis) <= 1 for axis in v.axes) for v in beside)
+    plain = plain and not any(_has_heads(v.axes) for v in beside)
     return not beside or (plain and len(beside) < len(tensors))
 
 
@@ -602,8 +611,35 @@ def _repeat(call: Call) -> TrackedValue:
     raise Refusal("it repeats positions or examples")
 
 
+def _repeat_interleave(call: Call) -> TrackedValue:
+    """Each example several times, one after the other, as for the windows of its maps."""
+    count, dim = call.option(1, "repeats"), call.option(2, "dim")
+    value, times = call.value, call.example.shape[0] // call.value.shape[0]
+    if dim != 0 or len(value.axes[0]) != 1 or not isinstance(value.axes[0][0], Batch):
+        raise Refusal("it repeats other axes than that of examples")
+    if times == 1:
+        return replace(value, example=call.example)
+    if isinstance(count, TrackedValue) and count.node is None and count.for_one != times:
+        raise Refusal("it repeats examples by a number of them")
+    value = call.w.orientations_in_batch(value, call.path)
+    node = call.w.method("repeat_interleave", value.node, times, 0)
+    return result(value, node, call.example, axes=((*value.axes[0], Extra(times)), *value.axes[1:]))
+
+
 def _glu(call: Call) -> TrackedValue:
     return axis_rules.glu(call.w, call.path, call.value, call.option(1, "dim", -1), call.example)
+
+
+def _unfold(call: Call) -> TrackedValue:
+    """The method, along one axis; the function of torch, as a layer."""
+    if call.node.op != "call_method":
+        names = ("kernel_size", "dilation", "padding", "stride")
+        given = {**dict(zip(names, call.args[1:], strict=False)), **call.kwargs}
+        given = _known_options(call, {k: v for k, v in given.items() if k != "input"})
+        return patch_rules.unfold(call.w, call.path, nn.Unfold(**given), call.value, call.example)
+    options = [call.option(i, name) for i, name in enumerate(("dimension", "size", "step"), start=1)]
+    axis, size, step = _known_options(call, options)
+    return patch_rules.unfold_axis(call.w, call.path, call.value, axis, size, step, call.example)
 
 
 FUNCTION_RULES: dict[str | None, Callable[[Call], Any]] = {
@@ -615,6 +651,7 @@ FUNCTION_RULES: dict[str | None, Callable[[Call], Any]] = {
     **dict.fromkeys(("expand", "expand_as"), _expand),
     "repeat": _repeat,
     "roll": _roll,
+    "repeat_interleave": _repeat_interleave,
     "normalize": reduction_rules.normalize,
     "unsqueeze": _unsqueeze,
     "squeeze": _squeeze,
@@ -625,6 +662,7 @@ FUNCTION_RULES: dict[str | None, Callable[[Call], Any]] = {
     "scaled_dot_product_attention": token_rules.attention,
     "attended": token_rules.dropping_attention,
     "glu": _glu,
+    "unfold": _unfold,
     "matmul": reduction_rules.matmul,
     "bmm": reduction_rules.matmul,
     "pad": _pad,

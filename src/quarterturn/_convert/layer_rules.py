@@ -18,6 +18,7 @@ from quarterturn._convert.equivariant_writer import EquivariantWriter, pointwise
 from quarterturn._convert.function_calls import node_of
 from quarterturn._convert.initial_weights import per_feature
 from quarterturn._convert.norm_rules import batch_norm, group_norm, instance_norm, layer_norm, of_heads
+from quarterturn._convert.patch_rules import unfold
 from quarterturn._convert.reduction_rules import check_summed
 from quarterturn._convert.spatial_rules import (
     adaptive_pool,
@@ -164,6 +165,7 @@ LAYER_RULES: list[tuple[Any, Rule]] = [
     ),
     ((nn.Flatten, nn.Unflatten), _flatten),
     (nn.GLU, _glu),
+    (nn.Unfold, unfold),
     (nn.ChannelShuffle, _channel_shuffle),
     (nn.RMSNorm, rms_norm),
     ((nn.Softmax, nn.LogSoftmax, nn.Softmax2d), softmax),

@@ -7,6 +7,7 @@ of r to the image turned by g: orbits of channels are put together by the correl
 Responses are means over positions, so nothing has to be turned back.
 """
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -43,9 +44,10 @@ def match_channels(captured: Captured, values: Mapping[fx.Node, Any], group: Gro
             if split is not None and segment.channels == value.features.channels:
                 heads[segment.piece] = split.heads
             start = stop
+    in_groups = set(_in_groups(captured, values))
     for piece, places in pieces.items():
-        if not piece.shared and piece not in set(_in_groups(captured, values)):
-            alike = torch.stack([_alike(group, found) for found in places]).sum(0)
+        if not piece.shared and piece not in in_groups:
+            alike = functools.reduce(torch.add, (_alike(group, found) for found in places)).cpu()
             piece.order = orbits_of_heads(alike, heads[piece]) if piece in heads else orbits(alike)
 
 
@@ -58,15 +60,18 @@ def orbits(alike: Tensor) -> list[int]:
     """
     order, count, _ = alike.shape
     free, found = torch.ones(count, dtype=torch.bool), []
-    others = alike.masked_fill(torch.eye(count, dtype=torch.bool), -torch.inf)[1:]
+    others = alike[1:].masked_fill(torch.eye(count, dtype=torch.bool), -torch.inf)
+    best, places = others.max(1)  # for each orientation and each channel that may be the first
     while int(free.sum()) >= order:
-        best = others.masked_fill(~free[:, None], -torch.inf).amax(1).sum(0)
-        members = [int(best.masked_fill(~free, -torch.inf).argmax())]
+        members = [int(best.sum(0).masked_fill(~free, -torch.inf).argmax())]
         free[members[0]] = False
         for each in others[:, :, members[0]]:
             members.append(int(each.masked_fill(~free, -torch.inf).argmax()))
             free[members[-1]] = False
         found += members
+        others[:, members] = -torch.inf
+        for g, gone in enumerate(torch.isin(places, torch.tensor(members)) & free):
+            best[g, gone], places[g, gone] = others[g][:, gone].max(0)
     return [*found, *(i for i in range(count) if free[i])]
 
 
@@ -141,11 +146,8 @@ def _over_positions(x: Tensor, components: list[Component]) -> Tensor:
     batch = next(i for i, c in enumerate(components) if isinstance(c, Batch))
     channels = [i for i, c in enumerate(components) if isinstance(c, CHANNELS)]
     rest = [i for i in range(len(components)) if i not in (batch, *channels)]
-    return (
-        x.reshape(sizes).permute(batch, *channels, *rest).flatten(1, len(channels)).flatten(2).mean(2)
-        if rest
-        else (x.reshape(sizes).permute(batch, *channels).flatten(1))
-    )
+    apart = x.reshape(sizes).permute(batch, *channels, *rest).flatten(1, len(channels))
+    return apart.flatten(2).mean(2) if rest else apart
 
 
 def _is_followed(value: Any) -> bool:

@@ -21,6 +21,7 @@ from quarterturn._convert.axes import (
     Spread,
     Tokens,
     are_turned,
+    axis_size,
     broadcast,
     make_axes_equal,
 )
@@ -183,6 +184,19 @@ def check_summed(w: EquivariantWriter, held: Axis, what: str) -> None:
         raise Refusal(f"it {what} some axes of positions, or examples")
 
 
+def _in_windows_of(one: TrackedValue, other: TrackedValue) -> TrackedValue:
+    """A tensor that is the same for all windows of the other: where it has maps, these are as large as a window."""
+    if len(one.axes[0]) != 2 or not isinstance(one.axes[0][1], Extra):
+        return one
+    blocks = [c for c in other.axes[0] if isinstance(c, Cut)]
+    inside = {c.axis: Cut(c.of, 1, c.step) for c in blocks}
+    fits = all(p.axis in inside and inside[p.axis].size == p.size for p in one.positions)
+    if axis_size(tuple(blocks)) != one.axes[0][1].size or not fits:
+        raise Refusal("it brings tensors together whose axes hold different things")
+    axes = [tuple(inside[c.axis] if isinstance(c, Position) else c for c in axis) for axis in one.axes[1:]]
+    return replace(one, axes=(other.axes[0], *axes))
+
+
 def matmul(call: Call) -> TrackedValue:
     """A product of matrices that sums over features, or over all positions, in each orientation by itself."""
     w = call.w
@@ -192,6 +206,7 @@ def matmul(call: Call) -> TrackedValue:
     one, other = (w.orientations_in_batch(v, call.path) for v in given)
     if min(len(one.axes), len(other.axes)) < 2:
         raise Refusal("a product with a vector is not known")
+    one, other = _in_windows_of(one, other), _in_windows_of(other, one)
     make_axes_equal(one.axes[-1], other.axes[-2])
     check_summed(w, one.axes[-1], "sums products over")
     matrix = (one.axes[-2], other.axes[-1])

@@ -94,7 +94,8 @@ def _one_after_the_other(parts: Sequence[Axis]) -> Axis:
     """The axis of tokens that are joined: all positions are in the last part."""
     if any(isinstance(c, Position) for part in parts[:-1] for c in part):
         raise Refusal("it joins tokens in an order that is not known: those without a position must be the first")
-    return (Tokens(_merged(parts)),)
+    whole = _merged([part for part in parts if axis_size(part)])
+    return whole[0] if len(whole) == 1 else (Tokens(whole),)
 
 
 def _merged(parts: Sequence[Axis]) -> tuple[Axis, ...]:

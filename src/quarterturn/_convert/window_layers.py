@@ -124,6 +124,50 @@ class WindowsToFeatures(nn.Module):
         return f"cuts={self.cuts}"
 
 
+class WindowsAsExamples(nn.Module):
+    """Windows of maps beside the examples, as maps of their own: `(N, C*G, *S)` -> `(N*windows, C*G, *window)`.
+
+    >>> from quarterturn import C4
+    >>> WindowsAsExamples(C4, [(4, 2), (3, 2)], rotate="filters")(torch.zeros(2, 32, 8, 6)).shape
+    torch.Size([24, 32, 2, 2])
+    """
+
+    def __init__(self, group: Group, cuts: Sequence[Sequence[int]], rotate: Rotate = "maps") -> None:
+        super().__init__()
+        check_rotate(rotate)
+        self.group, self.cuts, self.rotate = group, tuple(map(tuple, cuts)), rotate
+
+    def forward(self, x: Tensor) -> Tensor:
+        dim = self.group.dim
+        x = ops.stack(x, self.group) if self.rotate == "maps" else x  # all pathways must have the same window
+        for axis, cuts in reversed(list(enumerate(self.cuts))):
+            x = x.unflatten(2 + axis, cuts)
+        blocks, places = range(2, 2 + 2 * dim, 2), range(3, 3 + 2 * dim, 2)
+        x = x.permute(0, *blocks, 1, *places).flatten(0, dim)
+        return ops.unstack(x, self.group) if self.rotate == "maps" else x
+
+    def extra_repr(self) -> str:
+        return f"{self.group.name}, cuts={self.cuts}, rotate={self.rotate!r}"
+
+
+class ExamplesAsWindows(WindowsAsExamples):
+    """The way back: `(N*windows, C*G, *window)` -> `(N, C*G, *S)`.
+
+    >>> from quarterturn import C4
+    >>> ExamplesAsWindows(C4, [(4, 2), (3, 2)], rotate="filters")(torch.zeros(24, 32, 2, 2)).shape
+    torch.Size([2, 32, 8, 6])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        dim = self.group.dim
+        x = ops.stack(x, self.group) if self.rotate == "maps" else x
+        x = x.unflatten(0, (-1, *(blocks for blocks, _ in self.cuts)))
+        x = x.permute(0, 1 + dim, *(i for axis in range(dim) for i in (1 + axis, 2 + dim + axis)))
+        for axis in range(dim):
+            x = x.flatten(2 + axis, 3 + axis)
+        return ops.unstack(x, self.group) if self.rotate == "maps" else x
+
+
 def _blocks_first(cuts: Cuts) -> list[int]:
     """The axes of `(N, C, *cuts)` after the first two, in an order in which the places of a block follow each other."""
     levels = [level for parts in cuts for level in range(len(parts))]

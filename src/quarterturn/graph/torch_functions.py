@@ -16,14 +16,15 @@ PERMUTATIONS = ("permute", "transpose", "movedim", "swapaxes", "swapdims", "t")
 ALSO_METHODS = (
     *PERMUTATIONS, "flatten", "reshape", "unsqueeze", "squeeze", "detach",
     "unflatten", "split", "chunk", "tensor_split", "narrow", "cat", "concat", "stack", "unbind", "softmax",
-    "log_softmax", "matmul", "bmm", "roll", *REDUCTIONS,
+    "log_softmax", "matmul", "bmm", "roll", "repeat_interleave", *REDUCTIONS,
 )  # fmt: skip
 NAMES: dict[Any, str] = {
     **{getattr(torch, name): name for name in ALSO_METHODS if hasattr(torch, name)},
     operator.getitem: "getitem", F.softmax: "softmax", F.log_softmax: "log_softmax", F.pad: "pad", F.glu: "glu",
     F.interpolate: "interpolate", F.upsample: "interpolate", torch.linalg.vector_norm: "norm", torch.norm: "norm",
     F.linear: "linear", F.batch_norm: "batch_norm", F.layer_norm: "layer_norm", F.group_norm: "group_norm",
-    F.rms_norm: "rms_norm", F.dropout: "dropout", F.normalize: "normalize", operator.matmul: "matmul",
+    F.rms_norm: "rms_norm", F.unfold: "unfold", F.dropout: "dropout", F.normalize: "normalize",
+    operator.matmul: "matmul",
     F.scaled_dot_product_attention: "scaled_dot_product_attention", attended: "attended",
 }  # fmt: skip
 # The functions that work in place, and the same that do not.
