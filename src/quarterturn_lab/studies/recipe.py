@@ -114,7 +114,8 @@ GALAXIES_SEARCH = search(
 # Validation chooses between two widths of a kind where there is time for it: one seed of each, three of the better.
 WIDTHS = {60: (32,), 300: (32, 64)}
 ROWS_OF = {60: tuple(MILLISECONDS), 300: ("residual-plain", "residual-c4")}
-BETTER: dict[str, dict[str, int]] = {  # maps with more seeds at 300 seconds: validation preferred them, if it chose
+# Maps with more seeds at 300 seconds: validation preferred them, where it chose.
+BETTER: dict[str, dict[str, int]] = {
     "recipe-plankton-2000": {"residual-plain": 32, "residual-c4": 64},
     "recipe-galaxies": {"residual-plain": 32, "residual-c4": 32},
 }
@@ -246,7 +247,7 @@ def _nuclei() -> Study:
         "A small U-Net with batch norm, trained on tiles of 64 x 64 pixels, scored on whole images. A tenth of the "
         "images is for testing, a tenth of the others to choose on.",
         tuple(every.values()),
-        (Takeaway(every["roll-all-half", 60].label),),
+        (Takeaway(every["roll-all-quarter", 60].label),),
         tuple(
             Question(entry.label, f"{every[other, seconds].label}{TURNED}", f"{seconds} CPU seconds each")
             for (row, seconds), entry in every.items()
@@ -255,7 +256,8 @@ def _nuclei() -> Study:
         ),
         (
             "All runs share one test set. ± and intervals cover other seeds, not other test images.",
-            "The settings come from a search on plankton. Nothing was tuned here.",
+            "The settings come from a search on plankton. Nothing was tuned here: at this learning rate the rolled "
+            "network of 32 maps stayed at its first plateau for eleven epochs, and marked nothing.",
         ),
         measure="dice",
         budgets=(60, 300),
