@@ -20,7 +20,6 @@ import importlib
 import operator
 import signal
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,7 @@ from typing import Any
 import torch
 from harness import Rows, record, save, write
 from torch import Tensor, nn
-from transformer_rows import refused_row, transformer_row
+from transformer_rows import refused_row, relative_costs, timed_conversion, transformer_row
 
 import quarterturn as qt
 from quarterturn._convert import function_rules, layer_rules
@@ -111,12 +110,8 @@ def converted_row(name: str, model: nn.Module) -> dict[str, object]:
     """What became of a network; raises where it is refused."""
     sizes = (("inception_", 96), ("nasnetalarge", 96), ("pnasnet", 96), ("_224", 224), ("_256", 256))
     size = next((n for part, n in sizes if part in name), 64)
-    (x,) = images_like([torch.randn(2, 3, size, size)], dim=2)
-    start = time.perf_counter()
-    net = qt.convert(model, qt.C4, example=x)
-    seconds = time.perf_counter() - start
+    net, x, seconds = timed_conversion(model, size)
     done = net.conversion
-    before, after = done.before, done.after
     with torch.no_grad():
         many = images_like([torch.randn(8, 3, size, size)], dim=2)
         can_fail = error_of_answers(lively(model, many), qt.C4, (x,)) > 1e-2  # the old network does
@@ -132,10 +127,7 @@ def converted_row(name: str, model: nn.Module) -> dict[str, object]:
 
         return {
             "network": name,
-            "rolled": f"{100 * done.rolled_share:.0f} %",
-            "parameters": f"{after.parameters / before.parameters:.2f}",
-            "multiply-adds": f"{after.multiply_adds / before.multiply_adds:.2f}",
-            "with the kernel": f"{after.with_kernel / before.multiply_adds:.2f}",
+            **relative_costs(done),
             "error of turned images": beyond_rounding(turning, x, net) if can_fail else "cannot fail",
             "maps against filters": beyond_rounding(differing, x, turned.eval(), net),
             "plain twin": beyond_rounding(differing, x, qt.to_plain(net, x), net),

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +24,8 @@ def transformer_row(
     family: str, name: str, model: nn.Module, size: int, text_of: Errors, gap: Callable[..., float]
 ) -> dict[str, object]:
     """What became of a network; raises where it is refused."""
-    (x,) = images_like([torch.randn(2, 3, size, size)], dim=2)
-    start = time.perf_counter()
-    net = qt.convert(model, qt.C4, example=x)
-    seconds = time.perf_counter() - start
+    net, x, seconds = timed_conversion(model, size)
     done = net.conversion
-    before, after = done.before, done.after
     with torch.no_grad():
         can_fail = error_of_answers(lively(model, [x]), qt.C4, (x,)) > 1e-2  # the old network does
         learnt = lively(net, [x])
@@ -37,16 +34,32 @@ def transformer_row(
         "family": family,
         "network": name,
         "size": size,
-        "rolled": f"{100 * done.rolled_share:.0f} %",
-        "parameters": f"{after.parameters / before.parameters:.2f}",
-        "multiply-adds": f"{after.multiply_adds / before.multiply_adds:.2f}",
-        "with the kernel": f"{after.with_kernel / before.multiply_adds:.2f}",
+        **relative_costs(done),
         "error, C4": _error(learnt, qt.C4, x, text_of) if can_fail else "cannot fail",
         "error, D4": _of_d4(model, x, text_of) if name.split()[-1] in D4_TOO.split() else "",
         "plain twin": twin,
         "error after a step": _after_a_step(net, x, text_of),
         "plain parts, or why not": ", ".join(sorted({part.layer for part in done.plain})),
         "seconds": f"{seconds:.1f}",
+    }
+
+
+def timed_conversion(model: nn.Module, size: int) -> tuple[Any, Tensor, float]:
+    """The converted network, two images of that size, and the seconds that it took."""
+    (x,) = images_like([torch.randn(2, 3, size, size)], dim=2)
+    start = time.perf_counter()
+    net = qt.convert(model, qt.C4, example=x)
+    return net, x, time.perf_counter() - start
+
+
+def relative_costs(done: Any) -> dict[str, object]:
+    """What a converted network has and does, relative to the old one."""
+    before, after = done.before, done.after
+    return {
+        "rolled": f"{100 * done.rolled_share:.0f} %",
+        "parameters": f"{after.parameters / before.parameters:.2f}",
+        "multiply-adds": f"{after.multiply_adds / before.multiply_adds:.2f}",
+        "with the kernel": f"{after.with_kernel / before.multiply_adds:.2f}",
     }
 
 

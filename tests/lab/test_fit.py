@@ -292,6 +292,16 @@ def test_a_fit_of_folders_that_are_split_already(
         assert f"{counts['train']} to train, {counts['val']} to validate" in said
 
 
+def check_resumption(command: str, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The run in `parts` is unfinished, and the command ends it with the weights of the one in `whole`."""
+    assert not run_directory.finished(root / "parts")
+    code, out, _ = call(command, capsys)
+    assert code == 0
+    assert "resuming" in out
+    [one], [two] = (run_directory.finished(root / name) for name in ("whole", "parts"))
+    assert same(one, two)
+
+
 def test_a_fit_that_is_interrupted_resumes_to_the_same_weights(
     pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,12 +317,7 @@ def test_a_fit_that_is_interrupted_resumes_to_the_same_weights(
     with monkeypatch.context() as patch:
         patch.setattr(Bars, "update", stopping)
         assert call(f"{command} {tmp_path / 'parts'}", capsys)[0] == 130
-    assert not run_directory.finished(tmp_path / "parts")
-    code, out, _ = call(f"fit {pairs} --resume --runs-dir {tmp_path / 'parts'}", capsys)
-    assert code == 0
-    assert "resuming" in out
-    [one], [two] = (run_directory.finished(tmp_path / name) for name in ("whole", "parts"))
-    assert same(one, two)
+    check_resumption(f"fit {pairs} --resume --runs-dir {tmp_path / 'parts'}", tmp_path, capsys)
 
 
 def test_a_fit_that_is_killed_resumes_to_the_same_weights(
@@ -327,12 +332,7 @@ def test_a_fit_that_is_killed_resumes_to_the_same_weights(
         time.sleep(0.01)
     process.kill()
     process.wait()
-    assert not run_directory.finished(tmp_path / "parts")
-    code, out, _ = call(f"{command} {tmp_path / 'parts'}", capsys)
-    assert code == 0
-    assert "resuming" in out
-    [one], [two] = (run_directory.finished(tmp_path / name) for name in ("whole", "parts"))
-    assert same(one, two)
+    check_resumption(f"{command} {tmp_path / 'parts'}", tmp_path, capsys)
 
 
 def test_a_finished_fit_can_be_made_longer_and_repeated_from_its_file(

@@ -9,7 +9,7 @@ Array = NDArray[np.float64]
 CLIP = 1e-15  # Kaggle's
 # Two classes are told apart if this share of the pairs of their images is in the right order; 0.5 is chance.
 APART = 0.65
-LEAST = 1e-3  # smaller probabilities say no more
+LEAST = 1e-3  # probabilities are raised to this, so that a single image counts no more than seven
 
 
 def scores(probabilities: Array, labels: NDArray[np.int64]) -> dict[str, float]:

@@ -18,7 +18,7 @@ from torch import nn
 import quarterturn as qt
 from quarterturn_lab.data.dataset import VOID, Data, Dataset, Indices, ragged
 from quarterturn_lab.data.scaling import scaling_of
-from quarterturn_lab.evaluation.classification import confused_pairs
+from quarterturn_lab.evaluation.classification import LEAST, confused_pairs
 from quarterturn_lab.evaluation.score import labels_of, predict
 from quarterturn_lab.evaluation.statistics import mean_sd
 from quarterturn_lab.runs.environment import pick_device
@@ -39,7 +39,6 @@ LEARNED = 0.15  # share of the constant answer's loss that the probe must have r
 UNRESOLVED = 0.2  # share of the images in pairs of classes that the probe cannot tell apart yet
 ENOUGH = 5  # validation images of a class, to say anything about it
 MOST, MOST_SCENES = 2000, 16  # validation images that are scored; those with masks are large, and have many pixels
-LEAST = 1e-3  # probabilities are raised to this, so that a single image counts no more than seven
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ around them. It has no rolled version here: `quarterturn.convert` makes one of i
 
 from torch import Tensor, nn
 
-from quarterturn_lab.models.layers import output_nonlinearity
+from quarterturn_lab.models.layers import add_output
 from quarterturn_lab.settings.networks import Net
 
 KERNEL = 7  # of the depthwise convolutions
@@ -34,11 +34,7 @@ def convnext(net: Net) -> nn.Sequential:
             layers.add_module(f"block{stage}_{number}", Block(features))
     layers.add_module("mean_positions", nn.AdaptiveAvgPool2d(1))
     layers.add_module("norm_output", FeatureNorm(features))
-    layers.add_module("flatten", nn.Flatten())
-    layers.add_module("drop_output", nn.Dropout(net.dropout))
-    layers.add_module("output", nn.Linear(features, net.outputs))
-    for name, layer in output_nonlinearity(net).items():
-        layers.add_module(name, layer)
+    add_output(layers, net, features)
     return layers
 
 

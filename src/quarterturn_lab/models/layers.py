@@ -180,6 +180,15 @@ class Questions(nn.Module):
 OUTPUTS = {"relu": nn.ReLU, "sigmoid": nn.Sigmoid}
 
 
+def add_output(layers: nn.Sequential, net: Net, features: int) -> None:
+    """Add what makes answers for whole images of so many features: dropout, the output layer, its nonlinearity."""
+    layers.add_module("flatten", nn.Flatten())
+    layers.add_module("drop_output", nn.Dropout(net.dropout))
+    layers.add_module("output", nn.Linear(features, net.outputs))
+    for name, layer in output_nonlinearity(net).items():
+        layers.add_module(name, layer)
+
+
 def output_nonlinearity(net: Net) -> dict[str, nn.Module]:
     """The nonlinearity after the output layer, by its name in the network; empty if there is none."""
     if net.output == "linear":

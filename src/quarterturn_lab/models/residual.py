@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import quarterturn as qt
 from quarterturn import Group
 from quarterturn.filters import Rotate
-from quarterturn_lab.models.layers import output_nonlinearity
+from quarterturn_lab.models.layers import add_output
 from quarterturn_lab.settings.networks import Net
 
 
@@ -62,11 +62,7 @@ def residual(net: Net, rotate: Rotate) -> nn.Sequential:
         features *= several.numbers
     elif group is not None:
         layers.add_module("pool", qt.Pool(group, net.pool, rotate=rotate))
-    layers.add_module("flatten", nn.Flatten())
-    layers.add_module("drop_output", nn.Dropout(net.dropout))
-    layers.add_module("output", nn.Linear(features, net.outputs))
-    for name, layer in output_nonlinearity(net).items():
-        layers.add_module(name, layer)
+    add_output(layers, net, features)
     return layers
 
 

@@ -46,7 +46,7 @@ CHANGES = {  # what is drawn against the angle
     "answers": "mean change of a share",
 }
 TURNED = 60  # test images in the figure of angles
-ENOUGH = 10  # test images of a class, to say that it is not told apart
+ENOUGH = 10  # test images of a class before it is named in a note
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,8 @@ def hands(run: Judged) -> str:
         return ""
     more = f" (and {len(pairs) - 1} more pairs of classes)" if len(pairs) > 1 else ""
     return (
-        f"{pairs[0]}{more} are hardly told apart. If they are mirror images of each other, train again with --symmetry "
-        "C4: this network treats mirrored images alike"
+        f"The network can hardly distinguish {pairs[0]}{more}. If they are mirror images of each other, train again "
+        "with --symmetry C4: this network treats mirrored images alike"
     )
 
 

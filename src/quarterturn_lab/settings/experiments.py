@@ -86,25 +86,16 @@ DIGITS: dict[str, Any] = {"batch": 64, "divide_batch": False, "drops": (0.75, 0.
     "augment": {"turn": 360.0, "flip": False}
 }
 AERIAL = {"eval_points": 4, "eval_train": 4, "augment": {"flip": True, "border": "reflection"}}
-# As people train small networks today: the recipe studies.
-RECIPE: dict[str, Any] = {"batch": 32, "divide_batch": False, "eval_points": 4} | {
-    "optimizer": "adamw",
-    "lr": 4e-3,
-    "weight_decay": 0.05,
-    "schedule": "cosine",
-    "warmup": 0.05,
-    "ema": 0.99,
-}
+# As people train small networks today: the recipe of `fit`, as searches found it (docs/when-to-use.md). The rate is
+# for He's initial weights (docs/decisions/0010). Turned images are filled in by reflection and kept sharp, as test
+# images are (0029).
 SHARP = {"border": "reflection", "interpolation": "bicubic"}
-AERIAL_ROWS = ("baseline", "baseline-half", "pool-mean", "roll-all-quarter", "roll-all-half")
-
-# The recipe of `fit`, as the searches of docs/when-to-use.md found it. The learning rate is for He's initial weights
-# (docs/decisions/0010). Turned images are filled in by reflection and kept sharp, as test images are (0029).
-AS_SHARP = {"border": "reflection", "interpolation": "bicubic"}
 FIT: dict[str, Any] = {"optimizer": "adamw", "lr": 4e-3, "weight_decay": 0.05, "schedule": "cosine", "warmup": 0.05} | {
     "ema": 0.99,
     "divide_batch": False,
 }
+RECIPE: dict[str, Any] = {**FIT, "batch": 32, "eval_points": 4}
+AERIAL_ROWS = ("baseline", "baseline-half", "pool-mean", "roll-all-quarter", "roll-all-half")
 
 EXPERIMENTS: dict[str, Experiment] = {
     "synthetic": Experiment(
@@ -216,14 +207,14 @@ EXPERIMENTS: dict[str, Experiment] = {
         replace(SMALL, channels=3, side=64, norm=True),
         "images",
         RESIDUAL_ROWS,
-        {**FIT, "batch": 32, "eval_train": 1000, "augment": {"shift": 0.08, "zoom": 1.3, **AS_SHARP}},
+        {**FIT, "batch": 32, "eval_train": 1000, "augment": {"shift": 0.08, "zoom": 1.3, **SHARP}},
     ),
     "fit-masks": Experiment(
         "your own images with masks, by `quarterturn fit`",
         replace(NUCLEI, norm=True),
         "images",
         ("baseline", "roll-all-quarter", "roll-all-eighth-dihedral"),
-        {**FIT, "batch": 16, "eval_train": 20, "eval_points": 4, "augment": {"zoom": 1.2, **AS_SHARP}},
+        {**FIT, "batch": 16, "eval_train": 20, "eval_points": 4, "augment": {"zoom": 1.2, **SHARP}},
         task="instances",
         faster=True,
     ),
