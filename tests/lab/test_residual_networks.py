@@ -92,6 +92,20 @@ def test_images_of_any_size_at_any_stride(height: int, width: int, stride: int, 
     assert max(qt.equivariance_error(module, qt.named(group), x).relative) < 1e-10
 
 
+@pytest.mark.parametrize("row", ["residual-c4", "residual-d4"])
+@pytest.mark.parametrize("first", [2, 4])
+def test_stages_in_which_orientations_do_not_see_each_other(row: str, first: int) -> None:
+    net = net_of(row, roll_from=first)
+    maps, filters = (lively(net, rotate) for rotate in ("maps", "filters"))
+    filters.load_state_dict(maps.state_dict())
+    x = torch.randn(2, 1, 14, 14, dtype=torch.float64)
+    group = qt.named(net.group or "")
+    qt.assert_equivariant(filters, group, x)
+    torch.testing.assert_close(maps(x), filters(x), rtol=0, atol=1e-10)
+    larger, rolled = (sum(p.numel() for p in build(net_of(row, roll_from=n)).parameters()) for n in (first, 1))
+    assert larger < rolled  # filters of fewer inputs
+
+
 # --- sizes ------------------------------------------------------------------------------------------------------------
 
 
@@ -142,6 +156,9 @@ def test_what_does_not_fit_is_refused() -> None:
         config_for("synthetic", "residual-c4", norm=False)
     with pytest.raises(ConfigError, match="leave --hidden out"):
         config_for("synthetic", "convnext-plain", hidden=16)
+    for row in ("residual-plain", "roll-all-quarter"):
+        with pytest.raises(ConfigError, match="leave --roll-from out"):
+            config_for("synthetic", row, roll_from=2)
     with pytest.raises(ConfigError, match="leave --stem-stride out"):
         config_for("synthetic", "pool-mean", stem_stride=2)
     for row, options in (("residual-plain", {}), ("pool-mean", {}), ("residual-c4", {"pool": "max"})):

@@ -43,7 +43,7 @@ def test_every_option_of_the_command_line_reaches_the_setting_of_its_name(name: 
     some = {int: 7, float: 1.25, str: "D4", bool: True, tuple: (0.5,)}
     kinds = get_args(OPTIONS[name]) or (OPTIONS[name],)  # a choice, perhaps none, or one type
     value = next((some[kind] for kind in kinds if kind in some), some[tuple] if name == "drops" else kinds[-1])
-    row = "residual-c4" if name in ("stem_stride", "invariants") else "pool-mean"
+    row = "residual-c4" if name in ("stem_stride", "invariants", "roll_from") else "pool-mean"
     settings = settings_of("synthetic", row, **Options(**{name: value}).given())
     found = {**vars(settings["net"]), **settings["augment"], **settings}
     assert found[name] == value

@@ -27,33 +27,25 @@ def residual(net: Net, rotate: Rotate) -> nn.Sequential:
     torch.Size([2, 121])
     """
     group = qt.named(net.group) if net.group else None
-    conv, norm = partial(_convolution, group, rotate), partial(batch_norm, group, rotate)
     stages = [[width * net.widen // net.divide for width in stage] for stage in net.stages]
     features = stages[0][0]
     layers = nn.Sequential()
-    layers.add_module("conv1", conv(net.channels, features, net.kernel, net.stem_stride, sees_image=True))
-    layers.add_module("norm1", norm(features))
+    stem = _convolution(group, rotate, net.channels, features, net.kernel, net.stem_stride, sees_image=True)
+    layers.add_module("conv1", stem)
+    layers.add_module("norm1", batch_norm(group, rotate, features))
     layers.add_module("relu1", nn.ReLU())
     for stage, widths in enumerate(stages, start=1):
+        alone = group is not None and stage < net.roll_from
         for number, width in enumerate(widths, start=1):
             stride = 2 if stage > 1 and number == 1 else 1
-            block = Block(
-                nn.Sequential(
-                    conv(features, width, net.kernel, stride),
-                    norm(width),
-                    nn.ReLU(),
-                    conv(width, width, net.kernel, 1),
-                    norm(width),
-                ),
-                nn.Identity()
-                if (features, stride) == (width, 1)
-                else nn.Sequential(conv(features, width, 1, stride), norm(width)),
-            )
+            block: nn.Module = _block(None if alone else group, rotate, features, width, net.kernel, stride)
+            if group is not None and alone:
+                block = qt.EachOrientation(group, block, rotate)
             layers.add_module(f"block{stage}_{number}", block)
             features = width
     layers.add_module("mean_positions", nn.AdaptiveAvgPool2d(1))
     for number, width in enumerate(net.hidden, start=1):  # after the mean over positions a wide layer costs little
-        layers.add_module(f"hidden{number}", conv(features, width, 1, 1, bias=True))
+        layers.add_module(f"hidden{number}", _convolution(group, rotate, features, width, 1, 1, bias=True))
         layers.add_module(f"relu_hidden{number}", nn.ReLU())
         features = width
     if group is not None and net.invariants:
@@ -64,6 +56,15 @@ def residual(net: Net, rotate: Rotate) -> nn.Sequential:
         layers.add_module("pool", qt.Pool(group, net.pool, rotate=rotate))
     add_output(layers, net, features)
     return layers
+
+
+def _block(group: Group | None, rotate: Rotate, features: int, width: int, kernel: int, stride: int) -> "Block":
+    conv, norm = partial(_convolution, group, rotate), partial(batch_norm, group, rotate)
+    branch = nn.Sequential(
+        conv(features, width, kernel, stride), norm(width), nn.ReLU(), conv(width, width, kernel, 1), norm(width)
+    )
+    same = (features, stride) == (width, 1)
+    return Block(branch, nn.Identity() if same else nn.Sequential(conv(features, width, 1, stride), norm(width)))
 
 
 class Block(nn.Module):

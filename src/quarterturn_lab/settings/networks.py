@@ -64,6 +64,9 @@ class Net:
     relu: bool = True  # on the last hidden layer, before the pathways are pooled
     relu_after: Annotated[bool, Field(description="Add a ReLU after the pathways are pooled.")] = False
     roll: Literal["none", "dense", "all"] = "none"
+    roll_from: Annotated[
+        int, Field(description="First stage of a residual row whose orientations see each other.", ge=1)
+    ] = 1
     divide: int = 1  # widths of all layers but the last two are divided by this
     widen: int = 1  # ... or multiplied by this
     divide_dense: int = 1  # the width of the first dense layer is also divided by this
@@ -196,6 +199,8 @@ def edited(baseline: Net, row: str, **changes: Any) -> Net:
             f"{row}: --invariants is for rolled residual rows, and rolled rows that label pixels, without --pool: use "
             "residual-c4 or roll-all-quarter, say"
         )
+    if "roll_from" in changes and not (net.residual and net.group):
+        raise ConfigError(f"{row} is not a rolled residual row: leave --roll-from out, or use residual-c4, say")
     if "stem_stride" in changes and not net.residual:
         raise ConfigError(f"{row} has no stem with a stride: leave --stem-stride out, or use residual-plain, say")
     _check_widths(net, row)

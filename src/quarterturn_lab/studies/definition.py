@@ -25,6 +25,8 @@ NAMED = {"epochs": "epochs", "train_size": "images", "turn": "degrees", "zoom": 
     "pool": "",
     "invariants": "invariants",
     "hidden": "hidden",
+    "roll_from": "from",
+    "side": "pixels",
 }
 USUAL = {"blocks": 1}  # where an experiment says nothing
 MARKS = {"plankton-31": "-all"}  # what labels of an experiment have behind the row
@@ -48,6 +50,8 @@ class Entry:
             name = f"{self.options['backbone'].rpartition(':')[2]}-{ROWS[self.row].get('group', 'plain').lower()}"
         for option, unit in NAMED.items():
             value = self.options.get(option)
+            if option == "side" and "factory" in self.options:  # such networks come in one size
+                continue
             if value not in (None, EXPERIMENTS[self.experiment].settings.get(option, USUAL.get(option))):
                 name += f"-{'' if value is True else value}{unit}"
         return name

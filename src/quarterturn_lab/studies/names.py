@@ -28,6 +28,8 @@ SIZES = {
     "pool": "maximum at the head",
     "invariants": "invariants at the head",
     "hidden": "hidden layer of {}",
+    "roll_from": "rolled from stage {} on",
+    "side": "images of {} pixels",
 }
 # Keywords of a network factory, and options of a training, in words.
 KEYWORDS = {
@@ -60,6 +62,7 @@ GLOSSARY = (
     (" maps", "32 maps", "of the first stage, in all orientations; the later stages have two and four times as many."),
     ("invariants", "invariants at the head", "several numbers of each feature that turns do not change, not its mean."),
     ("hidden layer", "hidden layer of 128", "features, in each orientation, of a layer before the last."),
+    ("from stage", "rolled from stage 2 on", "orientations do not see each other before."),
     ("ViT", "ViT", "a small vision transformer."),
     ("coupled", "coupled attention", "all orientations attend to the same tokens, not each to its own."),
     ("C4", "C4", "the four quarter turns."),

@@ -48,8 +48,11 @@ LIMITS = (
 )
 
 
-def search(experiment: str, about: str, **changes: Any) -> Study:
-    """Learning rates and widths of each kind of network, as many trials for each, and heads of the rolled ones."""
+def search(experiment: str, about: str, shapes: tuple[Entry, ...] = (), **changes: Any) -> Study:
+    """Learning rates and widths of each kind of network, as many trials for each, and heads of the rolled ones.
+
+    `shapes` are more trials of the rolled network, which are compared with it.
+    """
 
     def tried(row: str, width: int = 32, **options: Any) -> Entry:
         return trained(experiment, row, width, 60, **options)
@@ -80,8 +83,9 @@ def search(experiment: str, about: str, **changes: Any) -> Study:
         for rolled, row in ((c4, "residual-c4"), (d4, "residual-d4"))
         for head in heads
     ]
+    questions += [Question(entry.label, c4, "where it rolls, and which sides") for entry in shapes]
     return Study(
-        entries=tuple(every),
+        entries=(*every, *shapes),
         takeaways=(Takeaway(c4, (tried("residual-c4").label,)),),
         questions=tuple(questions),
         limits=(
@@ -98,6 +102,12 @@ def search(experiment: str, about: str, **changes: Any) -> Study:
 PLANKTON_SEARCH = search(
     "recipe-plankton-2000",
     "About 2,000 training images of 121 classes, 48 x 48 pixels; 1,211 others to choose on.",
+    (
+        trained(
+            "recipe-plankton-2000", "residual-c4", 32, 60, 3, roll_from=2, epochs=24, **HEAD
+        ),  # 1.26 times the time
+        *(trained("recipe-plankton-2000", "residual-c4", 32, 60, 3, side=side, **HEAD) for side in (47, 49)),
+    ),
     title="Plankton, the search for a recipe",
     decision="About 2,000 labelled images and a minute of training: which settings are worth a test?",
 )
