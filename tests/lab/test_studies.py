@@ -35,7 +35,7 @@ from quarterturn_lab.studies.mnist import CHOSEN
 from quarterturn_lab.studies.names import name, names, network_name, split, told
 from quarterturn_lab.studies.page import as_csv, page
 from quarterturn_lab.studies.plot import MOST, featured, picture
-from quarterturn_lab.studies.summary import LONGEST, VERBS, asked, finding, paragraph
+from quarterturn_lab.studies.summary import LONGEST, VERBS, asked, finding, summary
 from quarterturn_lab.training import loop, training_run
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -328,7 +328,7 @@ def test_the_interval_decides_the_verdict(pool: list[float], verdict: str) -> No
 def test_the_summary_names_figures_and_verdicts_of_both_measures() -> None:
     losses = {label: values for label, values in LOSSES.items() if len(values) > 1}
     found = made_up(losses, {"baseline-linear": [1.80, 1.82, 1.79]})
-    text = paragraph(SMALL, found)
+    text = summary(SMALL, found)
     for side in ("pool-mean", "baseline-linear", "roll-all-quarter", "baseline-linear@4"):
         assert name(SMALL, side).casefold() in text.casefold()
         assert findings.figure(SMALL, found, side) in text
@@ -337,26 +337,26 @@ def test_the_summary_names_figures_and_verdicts_of_both_measures() -> None:
     assert (row.equivariant, row.chosen) == ("roll-all-quarter", "baseline-linear@4")
     said = decisions.verdict(SMALL, found, row)
     assert said.index("better by cross-entropy") < said.index("worse by error")  # of the ordinary one, which is chosen
-    assert paragraph(SMALL, found) != text
-    assert paragraph(SMALL, made_up({}))
+    assert summary(SMALL, found) != text
+    assert summary(SMALL, made_up({}))
     assert finding(SMALL, found) != finding(SMALL, made_up({}))
 
 
 def test_one_run_is_never_said_to_win() -> None:
     single = made_up({"baseline": [2.0], "pool-mean": [1.9], "baseline-linear": [2.1]})
-    text = paragraph(SMALL, single)
+    text = summary(SMALL, single)
     assert "1.900 (one run)" in text
     assert not any(verb in text for verb in VERBS.values())
     few = made_up({"baseline-linear": [2.1, 2.0, 2.2], "pool-mean": [1.9]})
-    assert "1.900 (one run)" in paragraph(SMALL, few)
-    assert "2.100 (mean of three runs)" in paragraph(SMALL, few)
+    assert "1.900 (one run)" in summary(SMALL, few)
+    assert "2.100 (mean of three runs)" in summary(SMALL, few)
 
 
 @pytest.mark.parametrize("study_name", STUDIES)
 def test_sentences_on_top_are_short(study_name: str) -> None:
     study = STUDIES[study_name]
     found = records.load(RESULTS / "records", [entry.experiment for entry in study.entries])
-    for sentence in re.split(r"(?<=[.?!]) (?=[A-Z*\"])", paragraph(study, found)):
+    for sentence in re.split(r"(?<=[.?!])\s+(?:- )?(?=[A-Z*\"])", summary(study, found)):
         assert len(sentence.split()) <= LONGEST, sentence
 
 
@@ -749,7 +749,7 @@ def test_records_come_back_as_they_were(tmp_path: Path) -> None:
 
 
 TINY = {"side": 15, "epochs": 1, "batch": 20, "train_size": 60}
-NAMES = {row: f"{row}-1epochs-60images" for row in ("baseline", "pool-mean", "roll-all-quarter")}
+NAMES = {row: f"{row}-1epochs-60images-15pixels" for row in ("baseline", "pool-mean", "roll-all-quarter")}
 TINY_STUDY = Study(
     "Tiny",
     "Which?",

@@ -97,13 +97,14 @@ def gap(study: Study, records: Records, question: Question) -> Gap:
 def strongest_plain(study: Study, records: Records, who: str) -> str | None:
     """The ordinary network, with or without turns averaged, that has the best validation score over the seeds of `who`.
 
-    Candidates are trained on as many images and share three seeds with `who`, or as many as any of them does. Scores
-    are over the seeds that all candidates share.
+    Candidates are made for the same budget, are trained on as many images and share three seeds with `who`, or as many
+    as any of them does. Scores are over the seeds that all candidates share.
     """
-    own = records.of(study.labels[split(who)[0]])
+    asking = study.labels[split(who)[0]]
+    own = records.of(asking)
     found: dict[str, dict[int, float]] = {}
     for entry in study.entries:
-        candidates = records.of(entry) if entry.is_plain else {}
+        candidates = records.of(entry) if entry.is_plain and entry.budget == asking.budget else {}
         shared = {s for s in own.keys() & candidates.keys() if "valid_4_turns" in candidates[s]}
         if shared and all(candidates[s]["train_images"] == own[s]["train_images"] for s in shared):
             for side in (entry.label, f"{entry.label}{TURNED}"):

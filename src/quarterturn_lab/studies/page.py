@@ -13,7 +13,7 @@ from quarterturn_lab.studies.measures import MEASURES, together
 from quarterturn_lab.studies.names import glossary, name, names, told
 from quarterturn_lab.studies.paper import beside, claims, paper_digits, printed
 from quarterturn_lab.studies.records import Record, Records
-from quarterturn_lab.studies.summary import asked, finding, paragraph
+from quarterturn_lab.studies.summary import asked, finding, summary
 
 SIZES = ("network", "label", "runs", "parameters", "multiply-adds")
 ALWAYS = 3  # columns that stand even where nothing has been run
@@ -56,7 +56,7 @@ def page(page_name: str, study: Study, records: Records) -> str:
         study.decision,
         markdown(decisions.table(study, records)),
         f"![{study.title}: {study.judged} {measure} of the networks that matter]({page_name}.png)",
-        paragraph(study, records),
+        summary(study, records),
         "## What was run",
         f"{study.about} {progress(study, records)}",
         "Words in the names of networks:",

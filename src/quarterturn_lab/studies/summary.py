@@ -1,4 +1,4 @@
-"""The sentences of a study: the paragraph on top of its page, and one finding for the list of studies.
+"""The sentences of a study: the summary on top of its page, and one finding for the list of studies.
 
 All of them follow from the records. "Beats" and "loses to" are said where the 95 % interval leaves out zero.
 """
@@ -45,15 +45,13 @@ LONGEST = 25  # words of a sentence
 SAME_COST = 1.1  # times the CPU seconds, or less: about the same
 
 
-def paragraph(study: Study, records: Records) -> str:
-    """What wins, what does not, at which cost, and how sure that is."""
+def summary(study: Study, records: Records) -> str:
+    """What wins, a line for each network that is compared with others, and how sure that is."""
     made = decisions(study, records)
     sentences = [] if study.cases else [*_outcomes(study, records, made), *_about_budgets(study, records, made)]
-    last = ""
-    for takeaway in study.takeaways:
-        told, last = _told(study, records, takeaway, last)
-        sentences += told
-    return " ".join([*sentences, *_certainty(study, records, made)])
+    lines = [f"- {' '.join(told)}" for each in study.takeaways if (told := _told(study, records, each))]
+    parts = [" ".join(sentences), "\n".join(lines), " ".join(_certainty(study, records, made))]
+    return "\n\n".join(part for part in parts if part)
 
 
 def finding(study: Study, records: Records) -> str:
@@ -154,12 +152,12 @@ def _about_budgets(study: Study, records: Records, made: list[Decision]) -> list
 # --- one network against others ---------------------------------------------------------------------------------------
 
 
-def _told(study: Study, records: Records, takeaway: Takeaway, last: str) -> tuple[list[str], str]:
-    """A network against others and the ordinary one that validation prefers; the side that was named last."""
+def _told(study: Study, records: Records, takeaway: Takeaway) -> list[str]:
+    """A network against others and the ordinary one that validation prefers."""
     who = name(study, takeaway.who)
     who = f"*{who[0].upper()}{who[1:]}*"
     if not values(study, records, takeaway.who):
-        return [f"{who} has not been run yet."], last
+        return [f"{who} has not been run yet."]
     subject = f"{who} ({figure(study, records, takeaway.who)})"
     strongest = strongest_plain(study, records, takeaway.who)
     sentences: list[str] = []
@@ -171,8 +169,7 @@ def _told(study: Study, records: Records, takeaway: Takeaway, last: str) -> tupl
             sentences.append(f"{who} reaches {_mean(study, records, takeaway.who)}.")
             sentences.append(f"For *{name(study, side)}* it is {_mean(study, records, side)}.")
         else:
-            other = "the same network" if side == last else f"*{name(study, side)}*"
-            text = f"{VERBS[found.verdict]} {other} ({figure(study, records, side)})."
+            text = f"{VERBS[found.verdict]} *{name(study, side)}* ({figure(study, records, side)})."
             if len(f"{subject} {text}".split()) > LONGEST:
                 sentences.append(f"{who} reaches {figure(study, records, takeaway.who)}.")
                 subject = "It"
@@ -180,8 +177,7 @@ def _told(study: Study, records: Records, takeaway: Takeaway, last: str) -> tupl
             subject = "It"
         ratio = cpu_ratio(study, records, takeaway.who, side)
         sentences += [_cost(ratio, "The first" if found.verdict == "one seed" else "It")] if ratio else []
-        last = side
-    return sentences, last
+    return sentences
 
 
 def _mean(study: Study, records: Records, side: str) -> str:
@@ -219,7 +215,7 @@ def _certainty(study: Study, records: Records, made: list[Decision]) -> list[str
 
 
 def compared(study: Study, records: Records, made: list[Decision]) -> list[Question]:
-    """The comparisons that the paragraph speaks of."""
+    """The comparisons that the summary speaks of."""
     found = [decision.question for decision in made if decision.question]
     for takeaway in study.takeaways:
         strongest = strongest_plain(study, records, takeaway.who)
@@ -231,7 +227,7 @@ def compared(study: Study, records: Records, made: list[Decision]) -> list[Quest
 
 
 def asked(study: Study, records: Records) -> list[Gap]:
-    """All comparisons of a page: those of the study, then those of the paragraph that are not among them."""
+    """All comparisons of a page: those of the study, then those of the summary that are not among them."""
     questions = list(study.questions)
     for question in compared(study, records, decisions(study, records)):
         if not any((q.one, q.other) == (question.one, question.other) for q in questions):
