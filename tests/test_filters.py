@@ -650,7 +650,7 @@ def test_windows_that_do_not_fit_are_refused() -> None:
         qt.SliceConv(C4, 1, 1, 5)(torch.randn(1, 1, 4, 4))
     with pytest.raises(qt.ShapeError, match="leaves nothing"):
         qt.RollConvTranspose(C4, 1, 1, 1, padding=2)(torch.randn(4, 1, 2, 2))
-    with pytest.raises(qt.ShapeError, match="expected a tensor with 4 axes"):
+    with pytest.raises(qt.ShapeError, match="expected maps with 4 axes"):
         qt.SliceConv(C4, 1, 1, 5)(torch.randn(1, 1, 4))
 
 

@@ -10,11 +10,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference import ALL_GROUPS
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import quarterturn as qt
-from quarterturn import C4, D4, GROUPS, OCTA, Group
+from quarterturn import C4, D4, OCTA, Group
 from quarterturn._convert.heads import HEADS
 from quarterturn.check import error_of_answers
 from quarterturn.fourier import irreps
@@ -73,7 +74,7 @@ def assert_exact(net: nn.Module, group: Group, x: Tensor) -> None:
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.sampled_from([*GROUPS.values(), AXIS]), st.integers(1, 3), st.booleans(), st.integers(0, 2**31))
+@given(st.sampled_from(ALL_GROUPS), st.integers(1, 3), st.booleans(), st.integers(0, 2**31))
 def test_invariants_do_not_see_the_orientation(group: Group, features: int, maps: bool, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     sizes = [2] * group.dim if maps else []
@@ -88,7 +89,7 @@ def test_invariants_do_not_see_the_orientation(group: Group, features: int, maps
         torch.testing.assert_close(sliced(pathways.flatten(0, 1)), expected, **CLOSE)
 
 
-@pytest.mark.parametrize("group", [*GROUPS.values(), AXIS], ids=lambda group: group.name)
+@pytest.mark.parametrize("group", ALL_GROUPS, ids=lambda group: group.name)
 def test_mean_and_strengths_add_up_to_the_mean_square(group: Group) -> None:
     x = torch.randn(3, 4 * group.order, dtype=torch.float64)
     found = qt.Invariants(group, rotate="filters")(x).unflatten(1, (4, -1))

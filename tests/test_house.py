@@ -16,6 +16,7 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LIBRARY = [
     "errors",
     "trees",
+    "point_groups",
     "groups",
     "fourier",
     "kernel",
@@ -29,6 +30,7 @@ LIBRARY = [
     "check",
     "rates",
     "cost",
+    "subgroups",
     "_wrap",
     "_distil",
     "graph",

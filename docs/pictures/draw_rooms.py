@@ -15,6 +15,7 @@ WHAT = {
     "quarterturn": {
         "errors": "one family of errors",
         "trees": "containers of tensors",
+        "point_groups": "crystallographers' names",
         "groups": "groups as data",
         "fourier": "irreps, block-diagonal products",
         "kernel": "the C++ kernel and its border",
@@ -28,6 +29,7 @@ WHAT = {
         "check": "is it equivariant? who breaks it?",
         "rates": "measured rates, estimates of time",
         "cost": "multiply-adds, explain",
+        "subgroups": "a table to choose from",
         "graph": "what convert and to_plain share",
         "_wrap": "wrap: any model, averaged",
         "_distil": "learning from another network",

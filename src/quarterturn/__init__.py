@@ -29,8 +29,11 @@ from quarterturn.groups import MIRROR as MIRROR
 from quarterturn.groups import OCTA as OCTA
 from quarterturn.groups import OCTA_FULL as OCTA_FULL
 from quarterturn.groups import Group as Group
+from quarterturn.groups import about as about
 from quarterturn.groups import compose as compose
+from quarterturn.groups import for_spacing as for_spacing
 from quarterturn.groups import generate as generate
+from quarterturn.groups import mirrors as mirrors
 from quarterturn.groups import named as named
 from quarterturn.kernel import kernels as kernels
 from quarterturn.layers.attention import Attention as Attention
@@ -66,5 +69,7 @@ from quarterturn.ops import roll as roll
 from quarterturn.ops import slice as slice
 from quarterturn.ops import stack as stack
 from quarterturn.ops import unstack as unstack
+from quarterturn.subgroups import Subgroups as Subgroups
+from quarterturn.subgroups import subgroups as subgroups
 
 __version__ = "0.1.0"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from quarterturn import ops, trees
 from quarterturn.errors import OptionError, ShapeError, unknown
 from quarterturn.filters import check_options, is_whole
-from quarterturn.groups import Group
+from quarterturn.groups import Group, groups_for
 from quarterturn.ops import PoolFunction
 
 Treatment = Literal["scalar", "vector", "fixed"]
@@ -75,9 +75,11 @@ class Wrapped(nn.Module):
         tensors = trees.leaves(given, Tensor)
         if all(_treatment(self.inputs, path, x, self.group) == "fixed" for path, x in tensors):
             shapes = " and ".join(str(tuple(x.shape)) for _, x in tensors) or "no tensors"
+            axes = max((x.dim() - 2 for _, x in tensors), default=0)
+            hint = f"{groups_for(axes)}, " if axes > 0 else ""
             raise ShapeError(
                 f"nothing would be turned: {self.group.name} turns {self.group.dim} spatial axes, so one of the inputs "
-                f"must be maps with {2 + self.group.dim} axes, got {shapes}; use a group for these axes, or say which "
+                f"must be maps with {2 + self.group.dim} axes, got {shapes}; {hint}or say which "
                 'inputs to turn, as inputs={"name": "scalar"}'
             )
 

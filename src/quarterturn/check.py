@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from quarterturn import ops, trees
 from quarterturn.errors import NotEquivariantError, QuarterturnError, ShapeError, unknown
-from quarterturn.groups import Group
+from quarterturn.groups import Group, groups_for
 
 OutputKind = Literal["scalar", "vector", "invariant"]
 OUTPUT_KINDS = ("scalar", "vector", "invariant")
@@ -278,6 +278,7 @@ def _check_that_turning_changes(inputs: tuple[Tensor, ...], group: Group, kind: 
             raise ShapeError(
                 f"the input looks the same when turned by {group.elements[g]}, so the check could not fail: use "
                 f"maps with {2 + group.dim} axes and without that symmetry, such as torch.randn(2, 3, {example})"
+                + (f"; {groups_for(axes)}" if (axes := inputs[0].dim() - 2) not in (0, group.dim) else "")
             )
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from quarterturn import ops
 from quarterturn.errors import GroupError, OptionError, ShapeError, unknown
-from quarterturn.groups import Element, Group, check_group
+from quarterturn.groups import Element, Group, check_group, groups_for
 
 Rotate = Literal["maps", "filters"]
 Layout = Literal["plain", "sliced", "stacked"]
@@ -187,11 +187,21 @@ def check_alike(group: Group, name: str, values: Sequence[float | None]) -> None
             raise OptionError(f"{group.name} exchanges the axes {axes}: {name} must be equal along them, got {values}")
 
 
+def check_axes(x: Tensor, group: Group) -> None:
+    """Raise unless these are maps with as many spatial axes as the group has; the message names groups that fit."""
+    if x.dim() != 2 + group.dim:
+        hint = f"; {groups_for(x.dim() - 2)}" if x.dim() > 2 else ""
+        raise ShapeError(
+            f"expected maps with {2 + group.dim} axes for {group.name}, got {x.dim()}: {tuple(x.shape)}{hint}"
+        )
+
+
 def check_features(x: Tensor, group: Group, features: int, layout: Layout, dense: bool = False) -> None:
     """Raise if the number of axes or features is wrong; the message says which layout the tensor looks like."""
-    axes = 2 if dense else 2 + group.dim
-    if x.dim() != axes:
-        raise ShapeError(f"expected a tensor with {axes} axes for {group.name}, got {x.dim()}: {tuple(x.shape)}")
+    if not dense:
+        check_axes(x, group)
+    elif x.dim() != 2:
+        raise ShapeError(f"expected a tensor with 2 axes, got {x.dim()}: {tuple(x.shape)}")
     _check_count(x, x.shape[1], group, features, layout)
 
 
@@ -218,8 +228,7 @@ def _check_count(x: Tensor, count: int, group: Group, features: int, layout: Lay
 
 def check_maps(x: Tensor, group: Group, rotate: Rotate) -> None:
     """Raise unless these are maps, and stacked ones if `rotate="filters"`."""
-    if x.dim() != 2 + group.dim:
-        raise ShapeError(f"expected maps with {2 + group.dim} axes for {group.name}, got {x.dim()}: {tuple(x.shape)}")
+    check_axes(x, group)
     if rotate == "filters" and x.shape[1] % group.order:
         raise ShapeError(
             f"{x.shape[1]} features do not hold the {group.order} orientations of {group.name}: "

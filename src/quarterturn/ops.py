@@ -19,7 +19,7 @@ from torch import Tensor
 
 from quarterturn import kernel
 from quarterturn.errors import OptionError, ShapeError, unknown
-from quarterturn.groups import Element, Group, check_group
+from quarterturn.groups import Element, Group, check_group, groups_for
 
 Kind = Literal["scalar", "vector"]
 PoolFunction = Literal["mean", "max", "rms"] | Callable[[Tensor], Tensor]
@@ -349,8 +349,7 @@ def _check_axes(x: Tensor, group: Group) -> None:
     if x.dim() not in (2, 2 + group.dim):
         raise ShapeError(
             f"{group.name} has {group.dim} spatial axes, so it takes maps with {2 + group.dim} axes or dense features "
-            f"with 2, got {x.dim()} axes: {tuple(x.shape)}"
-            + (f"; for {x.dim() - 2} spatial axes use or generate() another group" if x.dim() > 2 else "")
+            f"with 2, got {x.dim()} axes: {tuple(x.shape)}" + (f"; {groups_for(x.dim() - 2)}" if x.dim() > 2 else "")
         )
 
 

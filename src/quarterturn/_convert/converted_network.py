@@ -128,7 +128,7 @@ def convert(
     search = PlainSearch(model, plain, automatic=unknown == "plain")
     with without_new_attributes(model):
         with in_eval_mode(model), torch.no_grad():
-            inputs = example_inputs(model, group.dim, example)
+            inputs = example_inputs(model, group, example)
         reader = _Reader(model, inputs, search, may_decide=example is not None)
         while True:
             try:

@@ -31,6 +31,7 @@ from quarterturn._convert.window_layers import ExamplesAsWindows, WindowsAsExamp
 from quarterturn.filters import roll_filters, slice_filters
 from quarterturn.graph.refusal import Refusal
 from quarterturn.graph.torch_functions import as_tuple
+from quarterturn.groups import groups_for
 from quarterturn.layers.computed import ComputedDepthwiseConv, ComputedRollConv, ComputedSliceConv
 from quarterturn.layers.convolution import DepthwiseConv, RollConv, SliceConv, he_spread
 from quarterturn.layers.linear import RollLinear
@@ -228,7 +229,10 @@ def _check_same_use(w: EquivariantWriter, path: str, old: Convolution, on_strips
 
 def _check_dim(w: EquivariantWriter, old: Convolution) -> None:
     if old.dim != w.group.dim:
-        raise Refusal(f"a convolution over {old.dim} axes does not go with {w.group.name}, which turns {w.group.dim}")
+        raise Refusal(
+            f"a convolution over {old.dim} axes does not go with {w.group.name}, which turns {w.group.dim}; "
+            + groups_for(old.dim)
+        )
 
 
 def transposed(w: EquivariantWriter, path: str, old: Convolution, value: TrackedValue, example: Tensor) -> TrackedValue:

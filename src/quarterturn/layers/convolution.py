@@ -19,6 +19,7 @@ from quarterturn.errors import OptionError, unknown
 from quarterturn.execution import Execution
 from quarterturn.filters import (
     Rotate,
+    check_axes,
     check_features,
     check_options,
     roll_filters,
@@ -152,6 +153,7 @@ class _Convolution(nn.Module):
 
     def through_filters(self, x: Tensor, finish: Finish) -> Tensor:
         """torch's convolution with turned filters; without what `finish` adds to it and its activation."""
+        check_axes(x, self.group)
         larger = self.widened(x)
         windows = self.windows if larger is None else larger.windows
 
