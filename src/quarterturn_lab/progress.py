@@ -56,7 +56,7 @@ class Bars:
         if self.bars:
             if name not in self.tasks:
                 self.tasks[name] = self.bars.add_task(name, total=total, note=note)
-            self.bars.update(self.tasks[name], completed=step, note=note)
+            self.bars.update(self.tasks[name], completed=step, total=total, note=note)
         elif step >= total or now - self.printed.get(name, 0.0) >= self.interval:
             left = f"  {clock((total - step) / rate)} left" if rate and step < total else ""
             if step < total or self.printed.get(name) != float("inf"):

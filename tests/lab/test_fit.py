@@ -94,9 +94,11 @@ def test_fewer_tiles_where_the_minutes_are_few() -> None:
 
 
 def test_too_few_minutes_name_the_minutes_that_are_needed() -> None:
-    assert plan.epochs_for(600, 20, 60, 1000) == 25
+    plan.check_time(600, 1.0, 20, 60, 1000, 0)
     with pytest.raises(ConfigError, match=r"takes about 1\.7 minutes .* give --minutes 2\.2 or more, --epochs 1"):
-        plan.epochs_for(60, 100, 20, 5000)
+        plan.check_time(60, 1.0, 100, 20, 5000, 0)
+    with pytest.raises(ConfigError, match=r"give --minutes 4\.3 or more"):
+        plan.check_time(60, 0.5, 100, 20, 5000, 1)
 
 
 def test_warps_follow_the_symmetry() -> None:
@@ -350,7 +352,7 @@ def test_a_finished_fit_can_be_made_longer_and_repeated_from_its_file(
     code, out, _ = call(f"{command} --epochs 5", capsys)
     assert code == 0
     assert "training it for longer, to 5 epochs" in out
-    assert read((run / "config.json").read_text()).restarts == (2,)
+    assert read((run / "config.json").read_text()).earlier_plans == ((2, 2),)
     assert not all(bool((short[name] == value).all()) for name, value in weights(run).items())
     assert "is finished already" in call(f"{command} --epochs 3", capsys)[1]
 

@@ -21,12 +21,13 @@ from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.evaluation.tasks import TASKS
 from quarterturn_lab.runs import run_directory
 from quarterturn_lab.runs.loading import load
-from quarterturn_lab.settings.config import Config
+from quarterturn_lab.settings.config import Config, read
 from quarterturn_lab.training import loop, training_run
 from quarterturn_lab.training.average import Average
 from quarterturn_lab.training.batches import Batches
-from quarterturn_lab.training.optimizer import learning_rate, optimizer_for
+from quarterturn_lab.training.optimizer import optimizer_for
 from quarterturn_lab.training.order import epoch_order, samples_of
+from quarterturn_lab.training.schedule import learning_rate, scored_epochs
 
 CPU = torch.device("cpu")
 BATCH_NORM = "quarterturn_lab.models.mnist:seven_plain"
@@ -113,17 +114,48 @@ def test_a_cosine_after_a_warm_up() -> None:
 
 
 def test_a_schedule_that_begins_anew() -> None:
-    config = tiny(schedule="cosine", warmup=0.1, lr=1.0, epochs=5, restarts=(2,))
+    config = tiny(schedule="cosine", warmup=0.1, lr=1.0, epochs=5, earlier_plans=((2, 2),))
     rates = [learning_rate(config, step, 50) for step in range(50)]
     alone = tiny(schedule="cosine", warmup=0.1, lr=1.0, epochs=2)
     assert rates[:20] == [learning_rate(alone, step, 20) for step in range(20)]
     assert rates[20:] == [learning_rate(alone, step, 30) for step in range(30)]
 
 
+@pytest.mark.parametrize("schedule", ["cosine", "drops"])
+def test_a_plan_that_is_changed_goes_on_where_it_was_and_reaches_the_end(schedule: str) -> None:
+    settings: dict[str, Any] = {"schedule": schedule, "warmup": 0.1, "lr": 1.0, "drops": (0.5,)}
+    first = tiny(**settings, epochs=40)
+    rates = [learning_rate(first, step, 400) for step in range(400)]
+    for epochs in (13, 25, 90):  # from epoch 10 on, which is a quarter of the schedule
+        changed = tiny(**settings, epochs=epochs, earlier_plans=((40, 10),))
+        found = [learning_rate(changed, step, 10 * epochs) for step in range(10 * epochs)]
+        assert found[:101] == rates[:101]
+        for step in range(100, 10 * epochs):
+            place = 100 + 300 * (step - 100) / (10 * epochs - 100)
+            assert rates[min(399, int(place) + 1)] - 1e-9 <= found[step] <= rates[int(place)] + 1e-9
+    again = tiny(**settings, epochs=60, earlier_plans=((40, 10), (20, 20)))  # shortened, and later trained for longer
+    alone = tiny(**settings, epochs=40)
+    assert [learning_rate(again, step, 600) for step in range(200, 600)] == [
+        learning_rate(alone, step, 400) for step in range(400)
+    ]
+
+
+def test_scores_of_a_changed_plan_are_those_that_were_due() -> None:
+    assert scored_epochs(tiny(epochs=40, eval_points=4)) == {10, 20, 30, 40}
+    assert scored_epochs(tiny(epochs=24, eval_points=4, earlier_plans=((40, 15),))) == {10, 18, 24}
+    assert scored_epochs(tiny(epochs=6, eval_points=2, earlier_plans=((2, 2),))) == {1, 2, 3, 6}
+
+
+def test_settings_of_older_runs_are_read() -> None:
+    old = tiny(epochs=5).model_dump(mode="json") | {"restarts": [2]}
+    del old["earlier_plans"]
+    assert read(json.dumps(old)).earlier_plans == ((2, 2),)
+
+
 def test_impossible_settings_are_refused() -> None:
-    for restarts in ((0,), (3,), (2, 1), (1, 1), (7,)):
-        with pytest.raises(ConfigError, match="rising numbers of epochs below 3"):
-            tiny(restarts=restarts)
+    for plans in (((4, 0),), ((3, 3),), ((4, 2), (4, 1)), ((4, 1), (5, 1)), ((1, 2),), ((7, 7),)):
+        with pytest.raises(ConfigError, match="rising ends below 3"):
+            tiny(earlier_plans=plans)
     with pytest.raises(ConfigError, match="patience needs the best weights"):
         tiny(patience=2)
     with pytest.raises(ConfigError, match="give one of the two"):

@@ -28,8 +28,8 @@ from quarterturn_lab.runs.trained import load_with_data
 from quarterturn_lab.settings.config import Config, difference, read
 from quarterturn_lab.training import loop, training_run
 from quarterturn_lab.training.batches import Batches
-from quarterturn_lab.training.optimizer import learning_rate
 from quarterturn_lab.training.order import epoch_order
+from quarterturn_lab.training.schedule import learning_rate
 from quarterturn_lab.training.sweep import sweep
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from quarterturn_lab.data.watch import watching
 from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.fit.fitting import Fit, latest
-from quarterturn_lab.fit.request import Request, checked_request, read_file
+from quarterturn_lab.fit.request import LENGTH, Request, checked_request, read_file
 from quarterturn_lab.progress import Bars
 from quarterturn_lab.report.fit_report import Written, write_fit_report
 from quarterturn_lab.runs.trained import card_of
@@ -14,7 +14,10 @@ from quarterturn_lab.runs.trained import card_of
 
 def fit_folder(folder: Path | None, given: dict[str, Any], resume: bool, file: Path | None, root: Path) -> None:
     """Fit a network and print what was found, chosen, trained and scored."""
-    settings = {**(read_file(file) if file else {}), **given}
+    kept = read_file(file) if file else {}
+    if "epochs" in given or "minutes" in given:
+        kept = {name: value for name, value in kept.items() if name not in (*LENGTH, "minutes")}
+    settings = {**kept, **given}
     where = settings.pop("data", None)
     folder = folder or (Path(where) if where else None)
     if folder is None:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from quarterturn_lab.data.watch import watching
 from quarterturn_lab.errors import ConfigError, DataError
 from quarterturn_lab.files import write_atomically
 from quarterturn_lab.fit import plan, symmetry, timing
-from quarterturn_lab.fit.request import MINUTES, Request, write_file
+from quarterturn_lab.fit.pace import FORWARD, Pace, images_to_score
+from quarterturn_lab.fit.request import LENGTH, MINUTES, Request, write_file
 from quarterturn_lab.progress import Bars
 from quarterturn_lab.runs.environment import pick_device
 from quarterturn_lab.runs.loading import load
@@ -23,10 +24,9 @@ from quarterturn_lab.training import training_run
 
 Record = dict[str, Any]
 RECORD = "fit.json"  # in the run directory: what was asked, found and chosen
-FORWARD = 0.35  # seconds of scoring an image, as a share of those of training on it
 # A probe asks about the images, so that it is the lab's own network whatever the user's is, trained to the end.
-PROBE = ("epochs", "backbone", "how", "weights", "rotate", "keep", "patience", "turn", "flip")
-ORDINARY = ("epochs", "how", "invariants")  # options that an ordinary network has no use for
+PROBE = (*LENGTH, "backbone", "how", "weights", "rotate", "keep", "patience", "turn", "flip")
+ORDINARY = (*LENGTH, "how", "invariants")  # options that an ordinary network has no use for
 PASSES = 3  # over the images of a trial at least; if the time is too short for so many, it has fewer images
 
 
@@ -66,16 +66,15 @@ class Fit:
         if (self.directory / RECORD).exists():
             return self.again()
         if self.request.compare:
-            time_of_it = "as many epochs" if self.request.seconds is None else f"{self.request.seconds / 60:g} minutes"
-            self.bars.say(f"--compare: an ordinary network will be trained too, for {time_of_it} more")
+            self.bars.say("--compare: an ordinary network will be trained too, which takes as long again")
         found = self.look()
         size = self.choose_size(found)
         chosen, choice = self.choose_symmetry(found, size)
         config, data = self.config(found, size, chosen)
         record: Record = {"request": self.request.to_json(), "found": found.lines(), "size": asdict(size)}
-        record |= {"choice": choice, "symmetry": chosen}
+        record |= {"choice": choice, "symmetry": chosen, "seconds": self.left()}
         self.begin(self.directory, config, record)
-        self.train(config, self.directory, data)
+        self.train(config, self.directory, data, record["seconds"])
         return Fitted(self.directory, self.ordinary(found, size, chosen, config), record)
 
     def look(self) -> Found:
@@ -95,7 +94,8 @@ class Fit:
                 f"{found.images} images in {found.folder} are too few to train, validate and test: give at least "
                 f"{plan.FEWEST}, and better hundreds"
             )
-        return found
+        train = min(found.parts["train"], self.request.options.get("train_size") or found.images)
+        return replace(found, parts={**found.parts, "train": train})
 
     def choose_size(self, found: Found) -> plan.Size:
         """Choose the size of the images, and the number of threads, by the time of a step."""
@@ -110,8 +110,12 @@ class Fit:
         def epoch(size: plan.Size) -> float:
             return found.parts["train"] * size.tiles * per_position * size.positions
 
-        seconds = self.left()
-        size = plan.size_for(found, None if seconds is None else seconds * (1 - plan.TRIAL), epoch, backbone, side)
+        seconds, share = self.left(), 1 - plan.TRIAL if self.request.symmetry == "auto" else 1.0
+        size = plan.size_for(found, None if seconds is None else seconds * share, epoch, backbone, side)
+        if seconds is not None:
+            scoring, spent = self.scoring(timed, found.parts, size), time.monotonic() - self.started
+            cost = per_position * size.positions
+            plan.check_time(seconds, share, epoch(size), scoring * cost, found.parts["train"], spent)
         threads = "one thread" if self.threads == 1 else f"{self.threads} threads"
         self.bars.say(f"plan: {size.why}; batches of {size.batch}; {threads}")
         return size
@@ -127,16 +131,18 @@ class Fit:
         seconds = self.left()
         probes = []
         for name, config in zip(("none", "C4"), configs, strict=True):
-            part, epochs = data, max(1, round((self.request.epochs or 0) * plan.TRIAL / 2))
+            part, epochs, pace = data, max(1, round((self.request.epochs or 0) * plan.TRIAL / 2)), None
             if seconds is not None:
                 cost = self.cost(found, config)
                 scoring = FORWARD * len(symmetry.scored(data)) * 4 * size.cover
                 images = (seconds * plan.TRIAL / 2 / cost - scoring) / size.tiles
                 part = subset(data, max(2 * len(data.classes), 8, int(images / PASSES)), self.request.seed)
                 epochs = max(1, int(images / len(part.train)))
+                pace = Pace(images * size.tiles * cost, part)
             brief = config.model_copy(update={"epochs": epochs, "eval_points": 1})
             what = "trial, ordinary network" if name == "none" else "trial, equivariant network"
-            probes.append((brief, symmetry.trained(brief, part, self.show(what, brief))))
+            net, self.costs[_kind(brief)] = symmetry.trained(brief, part, self.show(what, brief), pace)
+            probes.append((brief, net))
         choice = symmetry.decide(symmetry.evidence(probes[0], probes[1], data))
         sure = "" if choice.sure else " (not sure)"
         self.bars.say(f"symmetry: {choice.symmetry}{sure}, because {choice.why}")
@@ -150,34 +156,40 @@ class Fit:
     def config(self, found: Found, size: plan.Size, chosen: str) -> tuple[Config, Data]:
         """The settings of the run, with as many epochs as the time allows, and its data."""
         name, warps = self.network(chosen), plan.warps_of(chosen)
-        config = self.made(found, size, name, self.request.epochs or 1, warps)
+        given = self.request.epochs or 1
+        config = self.made(found, size, name, given, warps, ("epochs",) if self.request.epochs else LENGTH)
         data = self.load(config)
         took = ""
         if self.request.epochs is None:
             cost, tiles = self.cost(found, config), config.tiles if found.task in DENSE else 1
-            turns = 5 if config.score_turns else 1
-            scored = len(data.valid) * (config.eval_points + turns) + len(data.test) * turns
-            scored += min(len(data.train), config.eval_train)
             seconds = self.left()
             assert seconds is not None
             epoch = len(data.train) * tiles * cost
-            epochs = plan.epochs_for(
-                seconds, epoch, scored * size.cover * cost * FORWARD, len(data.train), time.monotonic() - self.started
-            )
+            epochs = plan.epochs_for(seconds, epoch, self.scoring(config, found.parts, size) * cost)
             config, took = self.made(found, size, name, epochs, warps), f" of {epoch:.1f} seconds"
         self.bars.say(f"training: {plan.in_words(config)}, {config.epochs} epochs{took}")
         return config, data
 
-    def train(self, config: Config, directory: Path, data: Data) -> None:
-        """Train or resume the run."""
+    def train(
+        self, config: Config, directory: Path, data: Data, seconds: float | None, everything: bool = True
+    ) -> None:
+        """Train or resume the run, in these seconds: for all of it, or for its training alone."""
         label = f"{config.net.group} network" if config.net.group else "ordinary network"
-        training_run.run(config, directory, self.show(label, config), self.bars.say, data)
+
+        def keep(changed: Config) -> None:
+            plans = f"{changed.epochs} epochs instead of {changed.earlier_plans[-1][0]}"
+            self.bars.say(f"{label}: {plans}, because the machine's speed has changed")
+            self.write(directory, changed)
+
+        pace = Pace(seconds, data, everything, keep) if seconds is not None else None
+        training_run.run(config, directory, self.show(label, config), self.bars.say, data, pace)
 
     def ordinary(self, found: Found, size: plan.Size, chosen: str, config: Config) -> Path | None:
         """The run of an ordinary network, with images turned and flipped as for the other, in as much training time."""
         directory = self.request.ordinary_directory(self.root)
         if not self.request.compare or config.net.group is None:
             return None
+        seconds = summary(self.directory)["wall_seconds"]
         if (directory / RECORD).exists():
             plain = read((directory / "config.json").read_text())
         else:
@@ -187,7 +199,7 @@ class Fit:
             plain = plain.model_copy(update={"epochs": max(1, round(config.epochs * ratio))})
             self.begin(directory, plain, {"request": self.request.to_json(), "symmetry": "none"})
         self.bars.say(f"training to compare: {plan.in_words(plain)}, {plain.epochs} epochs, in as much time")
-        self.train(plain, directory, self.load(plain))
+        self.train(plain, directory, self.load(plain), seconds, everything=False)
         return directory
 
     def again(self) -> Fitted:
@@ -204,10 +216,12 @@ class Fit:
         elif (epochs := self.wanted(config, before["minutes"])) > config.epochs:
             self.bars.say(f"{self.directory} is finished; training it for longer, to {epochs} epochs")
             config = training_run.lengthen(self.directory, epochs)
-            write_atomically(self.directory / RECORD, json.dumps({**record, "request": self.request.to_json()}))
+            record |= {"request": self.request.to_json(), "seconds": self.longer(record, before["minutes"])}
+            write_atomically(self.directory / RECORD, json.dumps(record, indent=1))
+            self.write(self.directory, config)
         else:
             self.bars.say(f"{self.directory} is finished already: {config.epochs} epochs")
-        self.train(config, self.directory, self.load(config))
+        self.train(config, self.directory, self.load(config), record.get("seconds"))
         if not self.request.compare:
             return Fitted(self.directory, None, record)
         self.threads, size = config.threads, plan.Size(**record["size"])
@@ -221,6 +235,12 @@ class Fit:
         epoch = summary(self.directory)["wall_seconds"] / config.epochs
         return config.epochs + max(0, int(more * (1 - plan.RESERVE) / epoch))
 
+    def longer(self, record: Record, minutes: float | None) -> float | None:
+        """The seconds of a run that is trained for longer; None if its epochs are given."""
+        if self.request.seconds is None or record.get("seconds") is None:
+            return None
+        return record["seconds"] + self.request.seconds - 60 * (minutes or MINUTES)
+
     # --- helpers ------------------------------------------------------------------------------------------------------
 
     def made(
@@ -230,7 +250,7 @@ class Fit:
         name: str,
         epochs: int,
         warps: dict[str, Any],
-        without: tuple[str, ...] = ("epochs",),
+        without: tuple[str, ...] = LENGTH,
     ) -> Config:
         """The settings of a run, with the options of the user but for some."""
         options = {key: value for key, value in self.request.options.items() if key not in without}
@@ -240,11 +260,14 @@ class Fit:
 
     def cost(self, found: Found, config: Config, threads: int | None = None) -> float:
         """Seconds of training on an image, measured once for each network, size and number of threads."""
-        config = config.model_copy(update={"epochs": 1, "threads": threads or config.threads})
-        key = config.model_dump_json()
-        if key not in self.costs:
-            self.costs[key] = timing.seconds_per_image(config, found.task, found.classes)
-        return self.costs[key]
+        config = config.model_copy(update={"threads": threads or config.threads})
+        if _kind(config) not in self.costs:
+            self.costs[_kind(config)] = timing.seconds_per_image(config, found.task, found.classes)
+        return self.costs[_kind(config)]
+
+    def scoring(self, config: Config, parts: dict[str, int], size: plan.Size) -> float:
+        """How much scoring there is in a run, in images of training."""
+        return images_to_score(config, parts, config.eval_points) * size.cover * FORWARD
 
     def load(self, config: Config) -> Data:
         with watching(self.bars.files):
@@ -253,12 +276,21 @@ class Fit:
     def begin(self, directory: Path, config: Config, record: Record) -> None:
         """Write what was asked and found, before the first step."""
         directory.mkdir(parents=True, exist_ok=True)
+        self.write(directory, config)
+        write_atomically(directory / RECORD, json.dumps(record, indent=1))
+
+    def write(self, directory: Path, config: Config) -> None:
+        """Write the settings of a run, for itself and for one that repeats it."""
         write_atomically(directory / "config.json", config.model_dump_json(indent=1))
         write_file(directory / "run.toml", config, config.net.group or "none")
-        write_atomically(directory / RECORD, json.dumps(record, indent=1))
 
     def show(self, name: str, config: Config) -> training_run.Progress:
         return lambda step, total, loss: self.bars.update(name, step, total, loss, config.batch_images)
+
+
+def _kind(config: Config) -> str:
+    """What the time of a step depends on."""
+    return config.model_dump_json(exclude={"epochs", "earlier_plans", "eval_points", "ema", "augment", "score_turns"})
 
 
 def latest(request: Request, root: Path) -> Request:

@@ -109,23 +109,29 @@ def size_for(
     return replace(chosen, why=why)
 
 
-def epochs_for(seconds: float, epoch: float, rest: float, images: int, spent: float = 0.0) -> int:
+def epochs_for(seconds: float, epoch: float, rest: float) -> int:
     """The number of epochs that these seconds allow, if one takes `epoch` seconds and scoring takes `rest`.
 
-    `spent` are the seconds that went before.
-
-    >>> epochs_for(600, 20, 60, 1000)
+    >>> epochs_for(600, 20, 60)
     25
     """
-    left = seconds * (1 - RESERVE) - rest
-    if left < epoch:
-        needed = math.ceil((spent + (epoch + rest) / (1 - RESERVE)) / 6) / 10
-        raise ConfigError(
-            f"one pass over the {images:,} training images takes about {_minutes(epoch)} and scoring {_minutes(rest)}, "
-            f"and {_minutes(max(seconds, 0))} are left: give --minutes {needed:g} or more, --epochs 1, or a smaller "
-            "--train-size"
-        )
-    return int(left / epoch)
+    return max(1, int((seconds * (1 - RESERVE) - rest) / epoch))
+
+
+def check_time(left: float, share: float, epoch: float, rest: float, images: int, spent: float) -> None:
+    """Raise if this share of the seconds that are left is too short for one epoch; `spent` are those that went before.
+
+    The message has the minutes that would do.
+    """
+    share *= 1 - RESERVE
+    if left * share >= epoch + rest:
+        return
+    needed = math.ceil((spent + (epoch + rest) / share) / 6) / 10
+    raise ConfigError(
+        f"one pass over the {images:,} training images takes about {_minutes(epoch)} and scoring {_minutes(rest)}, "
+        f"and {_minutes(max(left, 0) * share)} are left for both: give --minutes {needed:g} or more, --epochs 1, or a "
+        "smaller --train-size"
+    )
 
 
 def _minutes(seconds: float) -> str:

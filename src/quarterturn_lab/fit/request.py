@@ -14,6 +14,7 @@ from quarterturn_lab.settings.options import FIT_HEADINGS, STAGES
 
 MINUTES = 10.0
 OWN = ("data", "symmetry", "minutes", "compare", "seed")  # settings of `fit` that are no settings of a run
+LENGTH = ("epochs", "earlier_plans")  # how long a run is; the second is in files alone
 SETTINGS = {name: option for options in FIT_HEADINGS.values() for name, option in options.items()}
 
 
@@ -46,7 +47,7 @@ class Request:
         return self._directory(root, f"{self.symmetry}-ordinary")
 
     def _directory(self, root: Path, name: str) -> Path:
-        given = {key: value for key, value in self.options.items() if key not in FREE and key != "epochs"}
+        given = {key: value for key, value in self.options.items() if key not in (*FREE, *LENGTH)}
         return root / "fit" / self.folder.resolve().name / label(name, given) / f"seed{self.seed}"
 
     def to_json(self) -> dict[str, Any]:
@@ -79,8 +80,8 @@ def read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"--config {path} is not TOML ({error}): write lines such as epochs = 40") from None
     settings = {name.replace("-", "_"): value for name, value in found.items()}
     for name in settings:
-        if name not in SETTINGS and name not in OWN:
-            raise unknown(f"setting in {path}", name, (*OWN, *SETTINGS))
+        if name not in (*OWN, *LENGTH, *SETTINGS):
+            raise unknown(f"setting in {path}", name, (*OWN, *LENGTH, *SETTINGS))
     return settings
 
 
@@ -91,6 +92,7 @@ def write_file(path: Path, config: Config, symmetry: str) -> None:
     values = config.model_dump(mode="json", by_alias=False, exclude={"net"})
     values |= {**asdict(config.net), **values.pop("augment"), **sizes_of(config.net)}
     mine = {name: values[name] for name in SETTINGS if values.get(name) is not None}
+    mine |= {"earlier_plans": values["earlier_plans"]} if config.earlier_plans else {}
     text = tomlkit.dumps({"data": config.data, "symmetry": symmetry, "seed": config.seed, **mine})
     write_atomically(path, f"# Repeats this run: quarterturn fit --config {path.name}\n{text}")
 

@@ -25,7 +25,6 @@ from quarterturn_lab.runs.environment import pick_device
 from quarterturn_lab.runs.network import net_for
 from quarterturn_lab.settings.config import Config
 from quarterturn_lab.training import loop
-from quarterturn_lab.training.order import steps_per_epoch
 from quarterturn_lab.training.training_run import Progress
 
 Losses = NDArray[np.float64]
@@ -128,16 +127,19 @@ def _share(part: float) -> str:
 # --- the probes -------------------------------------------------------------------------------------------------------
 
 
-def trained(config: Config, data: Data, progress: Progress | None = None) -> nn.Module:
-    """A network after training by these settings, which leaves nothing on the disk."""
+def trained(
+    config: Config, data: Data, progress: Progress | None = None, replan: loop.Replan | None = None
+) -> tuple[nn.Module, float]:
+    """A network after training by these settings, and the seconds that an image took. It leaves nothing on the disk."""
     torch.set_num_threads(config.threads)
     device = pick_device(config.device)
     state = loop.new_state(config, net_for(config, data.classes).to(device), device)
-    total = steps_per_epoch(config, data) * config.epochs
-    for step in loop.train(config, data, state):
+    images = 0
+    for step in loop.train(config, data, state, replan):
+        images += step.images
         if progress:
-            progress(step.step, total, step.loss)
-    return state.scored.eval()
+            progress(step.step, step.total, step.loss)
+    return state.scored.eval(), state.seconds["wall"] / images
 
 
 def scored(data: Data) -> Indices:

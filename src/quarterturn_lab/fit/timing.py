@@ -26,7 +26,7 @@ def seconds_per_image(config: Config, task: str, classes: tuple[str, ...]) -> fl
     state = loop.new_state(config, net_for(config, data.classes).to(device), device)
     steps = loop.train(
         config.model_copy(
-            update={"epochs": 1000, "class_weights": False, "balanced": False, "keep": "last", "restarts": ()}
+            update={"epochs": 1000, "class_weights": False, "balanced": False, "keep": "last", "earlier_plans": ()}
         ),
         data,
         state,

@@ -180,7 +180,8 @@ class Config(ImageSettings):
         int | None,
         Field(ge=1, description="Stop early: after this many validation scores in a row without a better one."),
     ] = None
-    restarts: tuple[int, ...] = ()  # epochs at which the schedule began anew: a finished run was trained for longer
+    # Each plan before the last: (its number of epochs, the epoch at whose end the next took its place). `schedule.py`.
+    earlier_plans: tuple[tuple[int, int], ...] = ()
     output_scale: Annotated[float, Field(gt=0, description="Scale of the output layer's initial weights.")] = 0.1
     augment: Augment = Augment()
     precision: Annotated[Precision, Field(description="bf16 and fp16 are faster on hardware that supports them.")] = (
@@ -202,6 +203,14 @@ class Config(ImageSettings):
         str | None, Field(description="Also send losses and scores to a tracker: package.module:function.")
     ] = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_older_files(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "restarts" in values:
+            values = {**values, "earlier_plans": tuple((epoch, epoch) for epoch in values["restarts"])}
+            del values["restarts"]
+        return values
+
     @model_validator(mode="after")
     def _fits(self) -> "Config":
         fault = self.net.fault()
@@ -211,11 +220,12 @@ class Config(ImageSettings):
             raise ValueError(f"drops are fractions of the run, between 0 and 1, got {self.drops}")
         if self.warmup > 1 and self.warmup != int(self.warmup):
             raise ValueError(f"warmup is a fraction of the run, or a whole number of steps, got {self.warmup}")
-        if (
-            list(self.restarts) != sorted({*self.restarts} - {0, self.epochs})
-            or max(self.restarts, default=0) > self.epochs
-        ):
-            raise ValueError(f"restarts are rising numbers of epochs below {self.epochs}, got {self.restarts}")
+        ends = [0, *(end for _, end in self.earlier_plans), self.epochs]
+        if ends != sorted(set(ends)) or any(planned < end for planned, end in self.earlier_plans):
+            raise ValueError(
+                f"earlier plans are (epochs, epoch at its end), with rising ends below {self.epochs}, got "
+                f"{self.earlier_plans}"
+            )
         if self.patience is not None and self.keep != "best":
             raise ValueError("patience needs the best weights: give --keep best, or leave --patience out")
         if self.balanced and self.class_weights:

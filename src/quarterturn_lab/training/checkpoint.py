@@ -55,7 +55,7 @@ def restore(directory: Path, state: State, data: Data) -> list[dict[str, Any]]:
         state.fabric.strategy.precision.load_state_dict(saved["scaler"])
         state.best = Best(**saved["best"]) if saved.get("best") else None  # older files have none
         for name, value in saved["numbers"].items():
-            setattr(state, name, value)
+            setattr(state, name, value if name != "seconds" else {**state.seconds, **value})  # older files have fewer
         records = json.loads(saved["records"])
     write_atomically(directory / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records))
     return records

@@ -24,10 +24,12 @@ from quarterturn_lab.settings.config import Config
 from quarterturn_lab.training.average import Average
 from quarterturn_lab.training.batches import Batches, Sized
 from quarterturn_lab.training.fabric import fabric_for
-from quarterturn_lab.training.optimizer import learning_rate, optimizer_for
+from quarterturn_lab.training.optimizer import optimizer_for
+from quarterturn_lab.training.schedule import learning_rate, scored_epochs
 
 REMEDY = "Lower --lr, or clip the gradient with --clip 1"
 Loss = Callable[[Tensor, Tensor], Tensor]
+Replan = Callable[[Config, "State"], Config]  # the settings to go on with, at the end of an epoch
 
 
 @dataclass
@@ -56,7 +58,7 @@ class State:
     recent_loss: float | None = None
     worse: int = 0  # scores in a row that are not better than the best
     stopped: bool = False  # by patience
-    seconds: dict[str, float] = field(default_factory=lambda: {"wall": 0.0, "cpu": 0.0, "waiting": 0.0})
+    seconds: dict[str, float] = field(default_factory=lambda: {"wall": 0.0, "cpu": 0.0, "waiting": 0.0, "scoring": 0.0})
 
     @property
     def scored(self) -> nn.Module:
@@ -69,6 +71,7 @@ class Step:
     """The result of one step: the loss of its batch and, at the end of an epoch, the epoch's record."""
 
     step: int
+    total: int  # steps of the run, as planned now
     loss: float
     images: int
     record: dict[str, Any] | None
@@ -82,8 +85,21 @@ def new_state(config: Config, net: nn.Module, device: torch.device) -> State:
     return State(fabric, net, run, optimizer, Average(net, config.ema) if config.ema else None)
 
 
-def train(config: Config, data: Data, state: State) -> Generator[Step, None, None]:
-    """Train from the given state to the end. Yields after every step, when the state may be saved."""
+def train(config: Config, data: Data, state: State, replan: Replan | None = None) -> Generator[Step, None, None]:
+    """Train from the given state to the end. Yields after every step, when the state may be saved.
+
+    `replan` is asked at the end of each epoch, and may change the number of epochs.
+    """
+    before: Config | None = None
+    while config != before:
+        before = config
+        for step in _train(config, data, state):
+            yield step
+            if replan and step.record and (config := replan(before, state)) != before:
+                break
+
+
+def _train(config: Config, data: Data, state: State) -> Generator[Step, None, None]:
     task, fabric = TASKS[data.task], state.fabric
     if config.keep == "best" and not len(data.valid):
         raise ConfigError("--keep best needs validation images, and these data have none: give --validation 0.1")
@@ -93,7 +109,7 @@ def train(config: Config, data: Data, state: State) -> Generator[Step, None, Non
         loss_for(config, task, class_weights(data).to(fabric.device) if config.class_weights else None),
     )
     total = per_epoch * config.epochs
-    points = {math.ceil(config.epochs * (i + 1) / config.eval_points) for i in range(config.eval_points)}
+    points = scored_epochs(config)
     wall, cpu = time.perf_counter(), time.process_time()
     for step, made, waited in batches.from_step(state.step, total if not state.stopped else state.step):
         rate = learning_rate(config, step, total)
@@ -114,6 +130,7 @@ def train(config: Config, data: Data, state: State) -> Generator[Step, None, Non
                 if config.keep == "best":
                     _keep(state, task, epoch, found[task.score])
                     state.stopped = config.patience is not None and state.worse >= config.patience
+                state.seconds["scoring"] += time.perf_counter() - paused[0]
                 wall += time.perf_counter() - paused[0]  # evaluation does not count as training time
                 cpu += time.process_time() - paused[1]
             state.loss_sum, state.images_seen = 0.0, 0
@@ -122,7 +139,7 @@ def train(config: Config, data: Data, state: State) -> Generator[Step, None, Non
         state.seconds["cpu"] += cpu_now - cpu
         state.seconds["waiting"] += waited
         wall, cpu = now, cpu_now
-        yield Step(state.step, value, images, record)
+        yield Step(state.step, total, value, images, record)
         if state.stopped:
             return
 

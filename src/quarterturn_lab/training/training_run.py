@@ -36,10 +36,12 @@ def run(
     progress: Progress | None = None,
     say: Callable[[str], None] | None = None,
     data: Data | None = None,
+    replan: loop.Replan | None = None,
 ) -> dict[str, Any]:
     """Train or resume a run, unless it is finished, and return its summary.
 
-    `say` gets what is worth a line. `data` are those of the run, if they are loaded already.
+    `say` gets what is worth a line. `data` are those of the run, if they are loaded already. `replan` may change the
+    number of epochs on the way, and keeps the change in config.json.
     """
     with no_space(str(directory)):
         directory.mkdir(parents=True, exist_ok=True)
@@ -61,7 +63,7 @@ def run(
         write_atomically(
             directory / "environment.json", json.dumps(environment.describe(config, data, device), indent=1)
         )
-        return _train(config, directory, data, net.to(device), device, progress)
+        return _train(config, directory, data, net.to(device), device, progress, replan)
 
 
 def lengthen(directory: Path, epochs: int) -> Config:
@@ -75,7 +77,9 @@ def lengthen(directory: Path, epochs: int) -> Config:
             )
         if epochs <= config.epochs:
             raise ConfigError(f"{directory} has {config.epochs} epochs already: give a larger number, got {epochs}")
-        longer = checked({**dict(config), "epochs": epochs, "restarts": (*config.restarts, config.epochs)})
+        longer = checked(
+            {**dict(config), "epochs": epochs, "earlier_plans": (*config.earlier_plans, (config.epochs, config.epochs))}
+        )
         (directory / "summary.json").unlink()  # first: without it, the run can be finished again as it was
         write_atomically(directory / "config.json", longer.model_dump_json(indent=1))
     return longer
@@ -95,14 +99,19 @@ def _check_that_it_takes(net: nn.Module, config: Config, data: Data) -> None:
 
 
 def _train(
-    config: Config, directory: Path, data: Data, net: nn.Module, device: torch.device, progress: Progress | None
+    config: Config,
+    directory: Path,
+    data: Data,
+    net: nn.Module,
+    device: torch.device,
+    progress: Progress | None,
+    replan: loop.Replan | None,
 ) -> dict[str, Any]:
     state = loop.new_state(config, net, device)
     records = checkpoint.restore(directory, state, data)
-    total = order.steps_per_epoch(config, data) * config.epochs
     saved = time.monotonic()
     with closing_all(trackers_of(config, directory)) as trackers:
-        for step in loop.train(config, data, state):
+        for step in loop.train(config, data, state, replan):
             if step.record:
                 records.append(step.record)
                 _append(directory, step.record)
@@ -112,7 +121,7 @@ def _train(
                 checkpoint.save(directory, state, records, data)
                 saved = time.monotonic()
             if progress:
-                progress(step.step, total, step.loss)
+                progress(step.step, step.total, step.loss)
     return _finish(config, directory, data, state, records)
 
 
