@@ -5,20 +5,23 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 VENV_TIMM := .venv-timm
 INSTALLED_TIMM := $(VENV_TIMM)/.installed
+VENV_TOOLS := .venv-tools
+INSTALLED_TOOLS := $(VENV_TOOLS)/.installed
 KERNEL := hatch_build.py $(wildcard src/quarterturn/kernel/src/*) $(addprefix src/quarterturn/kernel/,border.py compiler.py)
 CLANG_FORMAT := $(shell command -v clang-format)
 
-.PHONY: help demo test test-timm test-slow sanitize check format bench clean
+.PHONY: help demo test test-timm test-tools test-slow sanitize check format bench clean
 help:
 	@echo "make demo       three networks on built-in images, a table and a report, in minutes"
 	@echo "make test       the whole test suite (makes .venv first where there is none)"
 	@echo "make test-timm  networks of timm, torchvision and segmentation_models_pytorch (makes .venv-timm)"
+	@echo "make test-tools exported packages in bioimageio.core and WSInfer (makes .venv-tools)"
 	@echo "make test-slow  longer checks, run before a change is called done"
 	@echo "make sanitize   the kernel's tests with address and undefined-behaviour sanitizers (needs g++)"
 	@echo "make check      format, lint and types"
 	@echo "make format     put the code into shape"
 	@echo "make bench      speed of the operations, as ratios, into bench/results/"
-	@echo "make clean      remove .venv, .venv-timm and caches"
+	@echo "make clean      remove .venv, .venv-timm, .venv-tools and caches"
 
 $(INSTALLED): pyproject.toml constraints.txt $(KERNEL)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -41,7 +44,16 @@ $(INSTALLED_TIMM): pyproject.toml constraints.txt tests/timm/requirements.txt $(
 test-timm: $(INSTALLED_TIMM)
 	$(VENV_TIMM)/bin/python -m pytest -n auto tests/timm
 
-test-slow: $(INSTALLED) $(INSTALLED_TIMM)
+# The programs that exports are for, without ours: they need older versions of what both use.
+$(INSTALLED_TOOLS): tests/tools/requirements.txt
+	test -x $(VENV_TOOLS)/bin/python || $(PYTHON) -m venv $(VENV_TOOLS)
+	$(VENV_TOOLS)/bin/python -m pip install -q -r tests/tools/requirements.txt
+	touch $@
+
+test-tools: $(INSTALLED) $(INSTALLED_TOOLS)
+	$(BIN)/python -m pytest -m slow tests/tools
+
+test-slow: $(INSTALLED) $(INSTALLED_TIMM) $(INSTALLED_TOOLS)
 	$(BIN)/python -m pytest -m slow
 	$(VENV_TIMM)/bin/python -m pytest -m slow -n auto tests/timm
 
@@ -81,4 +93,4 @@ bench: $(INSTALLED)
 	$(BIN)/python bench/tables.py
 
 clean:
-	rm -rf $(VENV) $(VENV_TIMM) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV_TIMM) $(VENV_TOOLS) .pytest_cache .mypy_cache .ruff_cache .hypothesis

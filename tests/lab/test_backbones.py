@@ -117,14 +117,17 @@ def test_pretrained_weights_are_where_training_starts(own: Path) -> None:
     source = net_for(plain.model_copy(update={"seed": 9}), tuple("abcd"))
     keep(source.state_dict(), own / "w.safetensors")
     x = torch.randn(2, 1, 15, 15)
+    images = torch.randn(300, 1, 15, 15)
     for how, group in (("plain", None), ("wrap", "D4")):
         here = config(group, how, weights=str(own / "w.safetensors"))
-        net, _ = net_to_train(here, tuple("abcd"))
+        net, _ = net_to_train(here, tuple("abcd"), lambda count: images[:count])
         wanted = source if group is None else qt.wrap(source, qt.D4)
         assert torch.equal(net.eval()(x), wanted.eval()(x))
         assert not torch.equal(net_for(here, tuple("abcd")).eval()(x), net.eval()(x))
-    first, _ = net_to_train(config("D4", weights=str(own / "w.safetensors")), tuple("abcd"))
-    again = qt.convert(source, qt.D4, init="pretrained", example=x)
+    here = config("D4", weights=str(own / "w.safetensors"))
+    first, notes = net_to_train(here, tuple("abcd"), lambda count: images[:count])
+    assert "200 training images" in notes[-1]
+    again = qt.convert(source, qt.D4, init="pretrained", example=x, match=images[:200])
     for name, value in again.state_dict().items():
         assert torch.equal(first.state_dict()[name], value), name
 
@@ -144,7 +147,7 @@ def test_a_run_knows_its_weights_by_their_contents(own: Path) -> None:
     third = config_for("synthetic", "baseline", weights=str(own / "a.safetensors"), **options)
     assert directory_of(first, own) != directory_of(third, own)
     with pytest.raises(ConfigError, match="another file"):
-        net_to_train(first, tuple("abcd"))
+        net_to_train(first, tuple("abcd"), torch.zeros)
 
 
 # --- files of weights -------------------------------------------------------------------------------------------------

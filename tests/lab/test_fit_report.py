@@ -16,7 +16,7 @@ import quarterturn as qt
 from quarterturn_lab.data.dataset import Data, Dataset, Ragged, Scenes, Settings, Units
 from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.evaluation.certainty import calibration, share_interval
-from quarterturn_lab.report.fit_report import hands, write_fit_report
+from quarterturn_lab.report.fit_report import hands, unequal, write_fit_report
 from quarterturn_lab.report.judged import judged, turned
 from quarterturn_lab.report.measures import Measure, difference
 from quarterturn_lab.settings.networks import NUCLEI, Net, edited
@@ -191,3 +191,20 @@ def test_classes_that_may_be_mirror_images_are_named(flip: bool, group: str | No
     assert "worm" not in said
     run.predicted = np.eye(3)[labels] * 0.8 + 0.2 / 3  # all of them known
     assert hands(run) == ""
+
+
+# --- equal time -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "noted"), [(((90, 100), (88, 100)), False), (((90, 100), (50, 100)), True), (((0, 0), (0, 0)), False)]
+)
+def test_a_comparison_on_a_machine_that_others_used_is_noted(seconds: Any, noted: bool) -> None:
+    runs: Any = [
+        SimpleNamespace(
+            name=name, summary={"cpu_seconds": cpu, "wall_seconds": wall}, config=SimpleNamespace(device="cpu")
+        )
+        for name, (cpu, wall) in zip(("C4 network", "ordinary network"), seconds, strict=True)
+    ]
+    assert ("busier while the ordinary network was trained" in unequal(runs)) == noted
+    assert unequal(runs[:1]) == ""

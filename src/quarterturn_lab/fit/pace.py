@@ -40,7 +40,8 @@ class Pace:
         self.looked = epoch, spent
         left = self.seconds - spent
         if self.everything:
-            left -= state.seconds["scoring"] + scoring_left(config, self.data, epoch, state.seconds["scoring"], now)
+            scoring = state.seconds["scoring"]
+            left -= state.seconds["setup"] + scoring + scoring_left(config, self.data, epoch, scoring, now)
         epochs = epochs_in(epoch, config.epochs, self.epoch_seconds, left, self.seconds)
         if epochs == config.epochs:
             return config

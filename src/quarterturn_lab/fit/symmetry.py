@@ -24,8 +24,7 @@ from quarterturn_lab.evaluation.statistics import mean_sd
 from quarterturn_lab.runs.environment import pick_device
 from quarterturn_lab.runs.network import net_for
 from quarterturn_lab.settings.config import Config
-from quarterturn_lab.training import loop
-from quarterturn_lab.training.training_run import Progress
+from quarterturn_lab.training import loop, training_run
 
 Losses = NDArray[np.float64]
 Probe = tuple[Config, nn.Module]
@@ -128,7 +127,7 @@ def _share(part: float) -> str:
 
 
 def trained(
-    config: Config, data: Data, progress: Progress | None = None, replan: loop.Replan | None = None
+    config: Config, data: Data, progress: training_run.Progress | None = None, replan: loop.Replan | None = None
 ) -> tuple[nn.Module, float]:
     """A network after training by these settings, and the seconds that an image took. It leaves nothing on the disk."""
     torch.set_num_threads(config.threads)
@@ -145,7 +144,7 @@ def trained(
 def scored(data: Data) -> Indices:
     """The validation images that probes are scored on."""
     most = MOST if isinstance(data, Dataset) else MOST_SCENES
-    return data.valid[:: max(1, len(data.valid) // most)][:most]
+    return training_run.some(data.valid, most)
 
 
 def evidence(upright: Probe, turning: Probe, data: Data) -> Evidence:

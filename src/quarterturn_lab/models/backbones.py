@@ -29,11 +29,17 @@ FEW = 2  # maps of this side are worth a sentence
 
 
 def backbone_network(
-    spec: str, net: Net, how: str = "plain", rotate: Rotate = "filters", weights: Path | None = None
+    spec: str,
+    net: Net,
+    how: str = "plain",
+    rotate: Rotate = "filters",
+    weights: Path | None = None,
+    images: torch.Tensor | None = None,
 ) -> tuple[nn.Module, list[str]]:
     """The network for these channels, side, outputs and group, and what there is to say about its side and weights.
 
-    Random numbers are those of torch's global generator.
+    By the `images`, `convert` finds pretrained filters that are turned copies of each other. Random numbers are those
+    of torch's global generator.
     """
     model, notes = _made(spec, net)
     if weights is not None:
@@ -43,13 +49,14 @@ def backbone_network(
     group = qt.named(net.group)
     if how == "wrap":
         return qt.wrap(_with_output(model, net), group), notes
-    if weights is not None:
-        notes.append(
-            "convert averages pretrained filters over orientations, which loses most of what they had learnt: a "
-            "starting point only. --how wrap keeps all of it, at more time"
-        )
     example = torch.zeros(2, net.channels, net.side, net.side)
     options: Any = {"rotate": rotate, "init": "scratch" if weights is None else "pretrained", "example": example}
+    if weights is not None and images is not None:
+        options["match"] = images
+        notes.append(
+            "convert averages pretrained filters over orientations, matched by their answers to "
+            f"{len(images)} training images: a starting point. --how wrap keeps all that was learnt, at more time"
+        )
     if net.invariants:
         try:
             return _with_output(qt.convert(model, group, head="invariants", **options), net), notes

@@ -28,6 +28,7 @@ from quarterturn_lab.report.headline import headline
 from quarterturn_lab.report.judged import Judged, Turned, changes_by_angle, judged, turned
 from quarterturn_lab.report.measures import Measure, difference, measure
 from quarterturn_lab.runs import run_directory
+from quarterturn_lab.runs.environment import pick_device
 from quarterturn_lab.settings.in_words import training_in_words
 
 CARDS: dict[str, Callable[[list[Judged]], list[Card]]] = {
@@ -46,6 +47,7 @@ CHANGES = {  # what is drawn against the angle
     "answers": "mean change of a share",
 }
 TURNED = 60  # test images in the figure of angles
+BUSIER = 1.5  # as much processor time in a second is worth a note
 ENOUGH = 10  # test images of a class before it is named in a note
 
 
@@ -78,7 +80,7 @@ def write_fit_report(
     turns = [turned(each, group or qt.C4) for each in runs]
     task, output = runs[0].data.task, output or run
     first = headline(runs, measures, turns)
-    warning = hands(runs[0]) if task == "classes" else ""
+    warning = ". ".join(note for note in (hands(runs[0]) if task == "classes" else "", unequal(runs)) if note)
     output.mkdir(parents=True, exist_ok=True)
     write_atomically(
         output / "report.html",
@@ -114,6 +116,19 @@ def hands(run: Judged) -> str:
     return (
         f"The network can hardly distinguish {pairs[0]}{more}. If they are mirror images of each other, train again "
         "with --symmetry C4: this network treats mirrored images alike"
+    )
+
+
+def unequal(runs: list[Judged]) -> str:
+    """A sentence about two runs of which one had much more processor time in a second: others used the machine."""
+    shares = [run.summary["cpu_seconds"] / max(run.summary["wall_seconds"], 1e-9) for run in runs]
+    if min(shares) * BUSIER >= max(shares) or pick_device(runs[0].config.device).type != "cpu":
+        return ""
+    with_less = runs[shares.index(min(shares))].name
+    seconds = " and ".join(f"{run.summary['cpu_seconds']:,.0f} ({run.name})" for run in runs)
+    return (
+        f"The machine was busier while the {with_less} was trained: processor seconds were {seconds}. Compare again on "
+        "an idle machine"
     )
 
 

@@ -1,5 +1,6 @@
 """The network of a run: built from its settings, from another library, or by the user's own function."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from quarterturn_lab.models.build import build, initialise
 from quarterturn_lab.models.libraries import from_factory
 from quarterturn_lab.settings.config import Config, digest_of_weights
 
+MATCHED = 200  # training images by which pretrained filters are matched
+
 
 def net_for(config: Config, classes: tuple[str, ...]) -> nn.Module:
     """The network of a run, with these classes as outputs, initialised from its seed, without pretrained weights.
@@ -21,16 +24,23 @@ def net_for(config: Config, classes: tuple[str, ...]) -> nn.Module:
     return _made(config, classes, None)[0]
 
 
-def net_to_train(config: Config, classes: tuple[str, ...]) -> tuple[nn.Module, list[str]]:
-    """The network of a run before its first step, with its pretrained weights, and what there is to say."""
+def net_to_train(
+    config: Config, classes: tuple[str, ...], images: Callable[[int], torch.Tensor]
+) -> tuple[nn.Module, list[str]]:
+    """The network of a run before its first step, with its pretrained weights, and what there is to say.
+
+    `images` gives so many training images as the network sees them, for weights that have to be converted.
+    """
     if config.weights is None:
         return _made(config, classes, None)
     if digest_of_weights(config.weights) != config.weights_sha256:
         raise ConfigError(f"--weights {config.weights} is another file than this run was started with: give the same")
-    return _made(config, classes, Path(config.weights))
+    return _made(config, classes, Path(config.weights), images(MATCHED) if config.how == "convert" else None)
 
 
-def _made(config: Config, classes: tuple[str, ...], weights: Path | None) -> tuple[nn.Module, list[str]]:
+def _made(
+    config: Config, classes: tuple[str, ...], weights: Path | None, images: torch.Tensor | None = None
+) -> tuple[nn.Module, list[str]]:
     net = replace(config.net, outputs=len(classes), answers=classes if config.net.output == "questions" else ())
     notes: list[str] = []
     module: nn.Module
@@ -41,7 +51,7 @@ def _made(config: Config, classes: tuple[str, ...], weights: Path | None) -> tup
             raise ConfigError(f"--net {config.factory} returned {type(module).__name__}: return a torch.nn.Module")
     elif config.backbone:
         torch.manual_seed(config.seed)
-        module, notes = backbone_network(config.backbone, net, config.how, config.rotate, weights)
+        module, notes = backbone_network(config.backbone, net, config.how, config.rotate, weights, images)
     else:
         module = build(net, config.rotate)
         initialise(module, config.seed, config.output_scale)

@@ -58,7 +58,9 @@ class State:
     recent_loss: float | None = None
     worse: int = 0  # scores in a row that are not better than the best
     stopped: bool = False  # by patience
-    seconds: dict[str, float] = field(default_factory=lambda: {"wall": 0.0, "cpu": 0.0, "waiting": 0.0, "scoring": 0.0})
+    seconds: dict[str, float] = field(
+        default_factory=lambda: {"wall": 0.0, "cpu": 0.0, "waiting": 0.0, "scoring": 0.0, "setup": 0.0}
+    )
 
     @property
     def scored(self) -> nn.Module:

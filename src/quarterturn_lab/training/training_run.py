@@ -14,7 +14,7 @@ from torch import nn
 from quarterturn_lab.data.dataset import Data, Dataset, Indices
 from quarterturn_lab.data.scaling import scaling_of
 from quarterturn_lab.errors import ConfigError, RunError
-from quarterturn_lab.evaluation.score import evaluate
+from quarterturn_lab.evaluation.score import evaluate, examples
 from quarterturn_lab.evaluation.tasks import answer_scores
 from quarterturn_lab.files import no_space, write_atomically
 from quarterturn_lab.runs import environment
@@ -45,6 +45,7 @@ def run(
     """
     with no_space(str(directory)):
         directory.mkdir(parents=True, exist_ok=True)
+    start = time.perf_counter()
     with locked(directory):
         check_config(config, directory)
         if (directory / "summary.json").exists():
@@ -55,7 +56,11 @@ def run(
             raise RunError(f"{fault}, or use --precision fp32")
         data = load(config) if data is None else data
         started = (directory / "checkpoint.pt").exists()  # then it has all weights
-        net, notes = (net_for(config, data.classes), []) if started else net_to_train(config, data.classes)
+        net, notes = (
+            (net_for(config, data.classes), [])
+            if started
+            else net_to_train(config, data.classes, lambda count: examples(config, data, some(data.train, count)))
+        )
         _check_that_it_takes(net, config, data)
         if say and notes:
             say("; ".join(notes))
@@ -63,7 +68,7 @@ def run(
         write_atomically(
             directory / "environment.json", json.dumps(environment.describe(config, data, device), indent=1)
         )
-        return _train(config, directory, data, net.to(device), device, progress, replan)
+        return _train(config, directory, data, net.to(device), device, progress, replan, start)
 
 
 def lengthen(directory: Path, epochs: int) -> Config:
@@ -106,9 +111,11 @@ def _train(
     device: torch.device,
     progress: Progress | None,
     replan: loop.Replan | None,
+    start: float,
 ) -> dict[str, Any]:
     state = loop.new_state(config, net, device)
     records = checkpoint.restore(directory, state, data)
+    state.seconds["setup"] += time.perf_counter() - start
     saved = time.monotonic()
     with closing_all(trackers_of(config, directory)) as trackers:
         for step in loop.train(config, data, state, replan):
@@ -138,7 +145,6 @@ def _finish(
     if state.best:
         net.load_state_dict(state.best.weights)
     loop.check_outputs(config, net, device)
-    some = data.train[:: max(1, len(data.train) // config.eval_train)][: config.eval_train]
     wall = state.seconds["wall"]
     epochs = state.step // order.steps_per_epoch(config, data)
     presented = len(data.train) * order.tiles_of(config, data) * epochs
@@ -161,7 +167,7 @@ def _finish(
         **({"best_epoch": state.best.epoch} if state.best else {}),
         **({"stopped_epoch": epochs} if state.stopped else {}),
         **_scores("test", config, net, data, data.test, device),
-        "train": evaluate(config, net, data, some, device),
+        "train": evaluate(config, net, data, some(data.train, config.eval_train), device),
         **_constant(data),
         **(_scores("valid", config, net, data, data.valid, device) if len(data.valid) else {}),
         "cpu_seconds": round(state.seconds["cpu"], 2),
@@ -174,6 +180,11 @@ def _finish(
     write_atomically(directory / "model.json", _model_card(config, data).to_json())
     write_atomically(directory / "summary.json", json.dumps(result, indent=1))
     return result
+
+
+def some(indices: Indices, count: int) -> Indices:
+    """At most so many of these, evenly spread."""
+    return indices[:: max(1, len(indices) // count)][:count]
 
 
 def _constant(data: Data) -> dict[str, Any]:
