@@ -57,6 +57,7 @@ from quarterturn.layers.pooling import AdaptiveAvgPool as AdaptiveAvgPool
 from quarterturn.layers.pooling import AdaptiveMaxPool as AdaptiveMaxPool
 from quarterturn.layers.pooling import AvgPool as AvgPool
 from quarterturn.layers.pooling import MaxPool as MaxPool
+from quarterturn.layers.sync_batch_norm import sync_batch_norm as sync_batch_norm
 from quarterturn.layers.tokens import ClassTokens as ClassTokens
 from quarterturn.layers.tokens import PatchEmbed as PatchEmbed
 from quarterturn.layers.tokens import PositionTable as PositionTable

@@ -14,7 +14,7 @@ from quarterturn import ops
 from quarterturn.errors import OptionError
 from quarterturn.filters import Rotate, check_features, check_last, check_options, split_orientations
 from quarterturn.groups import Group
-from quarterturn.layers.batch_norm import expanded, stacked_batch_norm
+from quarterturn.layers.batch_norm import expanded, several_processes, stacked_batch_norm
 from quarterturn.layers.layer_norm import has_kernel, stacked_layer_norm
 
 
@@ -52,12 +52,15 @@ class _NotForTorch(OptionError, AttributeError):
 class BatchNorm(nn.modules.batchnorm._BatchNorm):
     """Batch norm over examples, orientations and positions together; parameters and buffers are named as in torch.
 
-    It is a subclass of torch's batch norms, so that tools such as `update_bn` find it by its type.
+    It is a subclass of torch's batch norms, so that tools such as `update_bn` find it by its type. `sync_batch_norm`
+    makes the statistics in training run over all processes that share a batch.
 
     >>> from quarterturn import C4
     >>> BatchNorm(C4, 8, rotate="filters")(torch.randn(2, 32, 5, 7)).shape
     torch.Size([2, 32, 5, 7])
     """
+
+    synchronised = False  # set by sync_batch_norm
 
     def __init__(
         self,
@@ -88,20 +91,16 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
             raise _NotForTorch(
                 "a BatchNorm for stacked maps has .features but no .num_features, so that torch's tools, such as "
                 "SyncBatchNorm.convert_sync_batchnorm, do not replace it by a norm that takes orientations for "
-                'features and shares no statistics between them. Keep it as it is, or use rotate="maps"'
+                "features and shares no statistics between them. Call quarterturn.sync_batch_norm(net) instead"
             )
         return super().__getattr__(name)
 
     def forward(self, x: Tensor) -> Tensor:
         _check(x, self.group, self.features, self.rotate)
-        momentum = self.momentum if self.momentum is not None else 0.0
-        if self.training and self.track_running_stats and self.num_batches_tracked is not None:
-            self.num_batches_tracked.add_(1)
-            if self.momentum is None:
-                momentum = 1.0 / float(self.num_batches_tracked)
+        mean, var, momentum = running(self)
         use_batch = self.training or self.running_mean is None
-        follow = self.track_running_stats or not self.training
-        mean, var = (self.running_mean, self.running_var) if follow else (None, None)
+        if self.training and self.synchronised and several_processes():
+            return stacked_batch_norm(x, self.features, mean, var, self.weight, self.bias, momentum, self.eps, True)
         if self.rotate == "maps":
             return F.batch_norm(x, mean, var, self.weight, self.bias, use_batch, momentum, self.eps)
         if use_batch:
@@ -111,6 +110,18 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def extra_repr(self) -> str:
         return f"{self.group.name}, {self.features}, eps={self.eps}, rotate={self.rotate!r}"
+
+
+def running(norm: nn.modules.batchnorm._BatchNorm) -> tuple[Tensor | None, Tensor | None, float]:
+    """The running mean and variance that a batch norm uses or updates now, and its momentum; counts the batch."""
+    momentum = norm.momentum if norm.momentum is not None else 0.0
+    if norm.training and norm.track_running_stats and norm.num_batches_tracked is not None:
+        norm.num_batches_tracked.add_(1)
+        if norm.momentum is None:
+            momentum = 1.0 / float(norm.num_batches_tracked)
+    if norm.track_running_stats or not norm.training:
+        return norm.running_mean, norm.running_var, momentum
+    return None, None, momentum
 
 
 class InstanceNorm(_Norm):
