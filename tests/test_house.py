@@ -42,6 +42,7 @@ LAB = [
     "seeds",
     "files",
     "progress",
+    "ranks",
     "settings",
     "data",
     "models",

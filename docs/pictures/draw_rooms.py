@@ -41,6 +41,7 @@ WHAT = {
         "seeds": "randomness by name",
         "files": "atomic writes",
         "progress": "bars and lines",
+        "ranks": "processes that train together",
         "settings": "what is asked for, as data",
         "data": "loaders, cache, warps",
         "models": "modules from settings",

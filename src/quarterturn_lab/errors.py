@@ -21,6 +21,10 @@ class RunError(LabError):
     """A run that cannot start or continue: its directory is in use, the disk is full, the loss diverges."""
 
 
+class Diverged(RunError):
+    """The loss, the weights or the outputs are no longer numbers, or far from what they were."""
+
+
 def unknown(what: str, name: object, valid: Iterable[str]) -> ConfigError:
     """The error for an unknown name, with the nearest valid names."""
     from quarterturn.errors import unknown as nearest  # its package imports torch

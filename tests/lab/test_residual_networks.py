@@ -14,6 +14,7 @@ from torch import nn
 import quarterturn as qt
 from quarterturn.cost import cost
 from quarterturn_lab.errors import ConfigError
+from quarterturn_lab.evaluation.tasks import TASKS
 from quarterturn_lab.models.build import build, initialise
 from quarterturn_lab.runs.trained import load_with_data
 from quarterturn_lab.settings.config import Config
@@ -189,7 +190,7 @@ def test_a_step_lowers_the_loss(row: str) -> None:
     state = loop.new_state(config, net, torch.device("cpu"))
     made = torch.randn(20, 1, 15, 15), torch.arange(20) % 10, 20
     before, after = (
-        loop._update(config, state, nn.functional.cross_entropy, made, step, config.lr) for step in range(2)
+        loop._update(config, state, loop.loss_for(config, TASKS["classes"]), made, step, config.lr) for step in range(2)
     )
     assert after < before - 1e-3
 

@@ -29,8 +29,8 @@ def sync_batch_norm(net: Net, on: bool = True) -> Net:
     for name, norm in norms.items():
         if not isinstance(norm, (BatchNorm, _Synchronised, nn.SyncBatchNorm)) and type(norm) not in SYNCHRONISED:
             raise OptionError(
-                f"{name or 'the network'} is a {type(norm).__name__}, a batch norm with code of its own, which cannot be "
-                "synchronised: use BatchNorm1d, 2d or 3d of torch.nn, or quarterturn.BatchNorm"
+                f"{name or 'the network'} is a {type(norm).__name__}, a batch norm with code of its own, which cannot "
+                "be synchronised: use BatchNorm1d, 2d or 3d of torch.nn, or quarterturn.BatchNorm"
             )
     for norm in norms.values():
         if type(norm) in SYNCHRONISED:

@@ -10,6 +10,7 @@ from cyclopts import App, Parameter
 
 from quarterturn_lab.cli.options import FitOptions, ImageOptions, Options
 from quarterturn_lab.errors import LabError, of_system
+from quarterturn_lab.ranks import NeedsProcesses, launch
 
 
 def _version() -> str:
@@ -444,8 +445,11 @@ def main(arguments: list[str] | None = None) -> None:
     """Run a command. A user's mistake prints one message and exits with code 2."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # lets a sweep stop its runs first
     try:
-        app(arguments)
-        sys.stdout.flush()
+        try:
+            app(arguments)
+            sys.stdout.flush()
+        except NeedsProcesses as wanted:
+            sys.exit(launch(wanted.count, main, sys.argv[1:] if arguments is None else arguments))
     except KeyboardInterrupt:
         print("quarterturn: interrupted. Run the same command again to resume", file=sys.stderr)
         sys.exit(130)

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from quarterturn_lab import ranks
 from quarterturn_lab.data.watch import watching
 from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.fit.fitting import Fit, latest
@@ -26,6 +27,12 @@ def fit_folder(folder: Path | None, given: dict[str, Any], resume: bool, file: P
     request = checked_request(Request(folder, options=settings, **own))
     if resume:
         request = latest(request, root)
+    with ranks.leading(settings.get("devices", 1)) as leads:
+        if leads:
+            _fit(request, root)
+
+
+def _fit(request: Request, root: Path) -> None:
     with Bars() as bars:
         fitted = Fit(request, root, bars).run()
         with watching(bars.files):

@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+from quarterturn_lab import ranks
 from quarterturn_lab.evaluation.tasks import TASKS, Scores
 from quarterturn_lab.progress import Bars
 from quarterturn_lab.runs.naming import directory_of
+from quarterturn_lab.settings.config import Config
 from quarterturn_lab.settings.experiments import config_for, split_name
 from quarterturn_lab.training import training_run
 
@@ -14,11 +16,17 @@ def train_one(name: str, seed: int, factory: str | None, root: Path, options: di
     """Train one network and print its summary."""
     experiment, row = split_name(name)
     config = config_for(experiment, row, seed, factory=factory, **options)
+    with ranks.leading(config.devices) as leads:
+        if leads:
+            _train(config, root)
+
+
+def _train(config: Config, root: Path) -> None:
     directory = directory_of(config, root)
     if (directory / "checkpoint.pt").exists() and not (directory / "summary.json").exists():
         print(f"resuming from the checkpoint in {directory}")
     with Bars() as bars:
-        label = f"{directory.parent.name} seed {seed}"
+        label = f"{directory.parent.name} seed {config.seed}"
         result = training_run.run(
             config,
             directory,

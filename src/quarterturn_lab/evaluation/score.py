@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from quarterturn import Group, equivariance_error
+from quarterturn_lab import ranks
 from quarterturn_lab.data.augment import turned
 from quarterturn_lab.data.dataset import Data, Dataset, Indices, Scenes
 from quarterturn_lab.data.prepare import centre_crop, fetch, prepared
@@ -96,9 +97,14 @@ def inside(labels: NDArray[Any], margin: int) -> NDArray[Any]:
 def evaluate(
     config: Config, net: nn.Module, data: Data, indices: Indices, device: torch.device, degrees: Degrees = UNTURNED
 ) -> Scores:
-    """The scores on these images."""
-    found = predict(config, net, data, indices, device, degrees)
-    return TASKS[data.task].scores(found, labels_of(config, data, indices))
+    """The scores on these images. Processes that train together predict a part of them each; the first one scores."""
+    mine = np.array_split(indices, ranks.world())[ranks.rank()]
+    parts = ranks.gathered(predict(config, net, data, mine, device, degrees) if len(mine) else None)
+    some = [part for part in parts if part is not None]
+    if not some:
+        return ranks.agreed({})
+    found = np.concatenate(some) if isinstance(data, Dataset) else [one for part in some for one in part]
+    return ranks.agreed(TASKS[data.task].scores(found, labels_of(config, data, indices)))
 
 
 def examples(config: Config, data: Data, indices: Indices) -> torch.Tensor:

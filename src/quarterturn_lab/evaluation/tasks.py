@@ -19,7 +19,7 @@ Scores = dict[str, float]
 class Task:
     """A task. `score` is the main score and `second` an additional one; both are keys of what `scores` returns."""
 
-    loss: Callable[[Tensor, Tensor], Tensor]
+    loss: Callable[..., Tensor]  # a mean over labels, or their sum
     scores: Callable[[Any, Any], Scores]  # of probabilities and labels
     score: str
     name: str  # of the score
@@ -29,6 +29,7 @@ class Task:
     second_name: str = ""
     second_factor: float = 1.0
     digits: int = 4
+    counted: Callable[[Tensor], Tensor | int] = Tensor.numel  # labels that the mean loss is over
 
     @property
     def watched(self) -> tuple[str, ...]:
@@ -85,9 +86,14 @@ def region_scores(predicted: Sequence[NDArray[Any]], labels: Sequence[NDArray[An
     return {"dice": segmentation.mean_dice(counts), "accuracy": float(np.trace(counts) / max(1, counts.sum()))}
 
 
-def region_loss(outputs: Tensor, labels: Tensor) -> Tensor:
+def region_loss(outputs: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
     """Cross-entropy over the pixels that count."""
-    return F.cross_entropy(outputs, labels, ignore_index=VOID)
+    return F.cross_entropy(outputs, labels, ignore_index=VOID, reduction=reduction)
+
+
+def known_pixels(labels: Tensor) -> Tensor:
+    """The number of pixels that count."""
+    return (labels != VOID).sum()
 
 
 TASKS: dict[str, Task] = {
@@ -112,6 +118,15 @@ TASKS: dict[str, Task] = {
     ),
     "numbers": Task(F.mse_loss, number_scores, "r2", "R2", "R2", "higher", "rmse", "RMSE", digits=5),
     "regions": Task(
-        region_loss, region_scores, "dice", "Dice", "Dice", "higher", "accuracy", "pixel accuracy %", 100.0
+        region_loss,
+        region_scores,
+        "dice",
+        "Dice",
+        "Dice",
+        "higher",
+        "accuracy",
+        "pixel accuracy %",
+        100.0,
+        counted=known_pixels,
     ),
 }

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from quarterturn_lab import ranks
 from quarterturn_lab.data.look import Found
 from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.runs.model_card import DENSE
@@ -175,8 +176,9 @@ def average_over(steps: int) -> float:
 
 
 def cores() -> int:
-    """The number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """The number of processors that this process may use: those of the machine, shared with those it trains with."""
+    every = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, every // (team.local_world if (team := ranks.team()) else 1))
 
 
 def precision_on(device: torch.device) -> str:

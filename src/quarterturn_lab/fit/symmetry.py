@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 import quarterturn as qt
+from quarterturn_lab import ranks
 from quarterturn_lab.data.dataset import VOID, Data, Dataset, Indices, ragged
 from quarterturn_lab.data.scaling import scaling_of
 from quarterturn_lab.evaluation.classification import LEAST, confused_pairs
 from quarterturn_lab.evaluation.score import labels_of, predict
 from quarterturn_lab.evaluation.statistics import mean_sd
 from quarterturn_lab.runs.environment import pick_device
+from quarterturn_lab.runs.loading import load
 from quarterturn_lab.runs.network import net_for
 from quarterturn_lab.settings.config import Config
 from quarterturn_lab.training import loop, training_run
@@ -130,6 +132,19 @@ def trained(
     config: Config, data: Data, progress: training_run.Progress | None = None, replan: loop.Replan | None = None
 ) -> tuple[nn.Module, float]:
     """A network after training by these settings, and the seconds that an image took. It leaves nothing on the disk."""
+    return _trained(config, data.train, data=data, progress=progress, replan=replan)
+
+
+@ranks.together
+def _trained(
+    config: Config,
+    train: Indices,
+    *,
+    data: Data | None = None,
+    progress: training_run.Progress | None = None,
+    replan: loop.Replan | None = None,
+) -> tuple[nn.Module, float]:
+    data = replace(load(config), train=train) if data is None else data
     torch.set_num_threads(config.threads)
     device = pick_device(config.device)
     state = loop.new_state(config, net_for(config, data.classes).to(device), device)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from quarterturn_lab import ranks
 from quarterturn_lab.data.dataset import Data, Dataset, Scenes, ragged
 from quarterturn_lab.runs.environment import pick_device
 from quarterturn_lab.runs.model_card import DENSE
@@ -18,6 +19,7 @@ SECONDS = 1.5  # of steps that count
 MOST = 12  # steps that count
 
 
+@ranks.together
 def seconds_per_image(config: Config, task: str, classes: tuple[str, ...]) -> float:
     """The seconds of training on one image (or one tile), augmentation included."""
     torch.set_num_threads(config.threads)
@@ -34,7 +36,7 @@ def seconds_per_image(config: Config, task: str, classes: tuple[str, ...]) -> fl
     for _ in range(WARM):
         next(steps)
     start, count = time.perf_counter(), 0
-    while count < MOST and (time.perf_counter() - start < SECONDS or not count):
+    while ranks.agreed(count < MOST and (time.perf_counter() - start < SECONDS or not count)):
         next(steps)
         count += 1
     took = time.perf_counter() - start

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from quarterturn_lab import ranks
 from quarterturn_lab.data.dataset import Data
 from quarterturn_lab.errors import RunError
 from quarterturn_lab.settings.config import Config
@@ -33,6 +34,7 @@ def describe(config: Config, data: Data, device: torch.device) -> dict[str, Any]
         "processor": processor(),
         "cores": os.cpu_count(),
         "threads": config.threads,
+        "processes": ranks.world(),
         "batch_images": config.batch_images,
         "batch_pathways": config.batch_images * config.net.pathways,
         "classes": list(data.classes),
@@ -42,9 +44,11 @@ def describe(config: Config, data: Data, device: torch.device) -> dict[str, Any]
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of that name; "auto" is the GPU if there is one, else the CPU."""
+    """The device of that name; "auto" is the GPU if there is one, else the CPU. Each process has its own."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and (team := ranks.team()):
+        name = f"cuda:{team.local_rank}"
     try:
         device = torch.device(name)
         torch.empty(1, device=device)

@@ -13,7 +13,7 @@ Precision = Literal["fp32", "bf16", "fp16"]
 Task = Literal["auto", "classes", "tags", "numbers", "answers", "pixels", "regions", "instances"]
 
 # Settings that may change when a run is resumed: they do not affect its result.
-FREE = frozenset({"data", "device", "checkpoint_seconds", "tensorboard", "track", "score_turns", "weights"})
+FREE = frozenset({"data", "device", "devices", "checkpoint_seconds", "tensorboard", "track", "score_turns", "weights"})
 MAX_PIXELS = 64_000_000
 
 # Old module names of networks, as in older records and run directories.
@@ -197,6 +197,10 @@ class Config(ImageSettings):
     score_turns: bool = True  # also score predictions averaged over four rotations at the end
 
     device: Annotated[str, Field(description="auto, cpu, cuda, cuda:1, ...")] = "auto"
+    devices: Annotated[
+        int,
+        Field(ge=1, description="Processes, or GPUs, of this machine that share each batch. The result is the same."),
+    ] = 1
     checkpoint_seconds: Annotated[float, Field(ge=0, description="Seconds between checkpoints.")] = 20.0
     tensorboard: Annotated[bool, Field(description="Also write TensorBoard logs.")] = False
     track: Annotated[
@@ -236,6 +240,11 @@ class Config(ImageSettings):
             )
         if self.accumulate > self.batch_images:
             raise ValueError(f"a batch of {self.batch_images} images has no {self.accumulate} parts: accumulate fewer")
+        if self.devices > self.batch_images:
+            raise ValueError(
+                f"{self.devices} devices cannot share a batch of {self.batch_images} images: give fewer, or a "
+                "larger --batch"
+            )
         if self.floats and self.invert:
             raise ValueError("invert is for 8-bit images and cannot be combined with floats: give one of the two")
         if self.backbone is None and (self.how != "convert" or self.weights):

@@ -38,7 +38,8 @@ class Batches:
             self.order = (epoch, epoch_order(self.config, self.data, epoch))
         size = self.config.batch_images
         whole = self.order[1][place * size : (place + 1) * size]
-        draws = np.array_split(whole, self.world)[self.rank]
+        mine = shares(len(whole), self.config.accumulate, self.rank, self.world)
+        draws = np.concatenate([whole[part] for part, _ in mine])
         with torch.no_grad():
             return *batch(self.config, self.data, self.scaling, epoch, draws, self.device), len(whole)
 
@@ -53,6 +54,25 @@ class Batches:
                 if step + 1 < last:
                     coming = pool.submit(self.make, step + 1)
                 yield step, made, waited
+
+
+def shares(images: int, parts: int, rank: int, world: int) -> list[tuple[slice, bool]]:
+    """The images of a process in each part of a batch, and whether these are the images of the whole part.
+
+    A part with fewer images than there are processes is for all of them: each has all of it.
+
+    >>> shares(10, 2, rank=1, world=2)
+    [(slice(3, 5, None), False), (slice(8, 10, None), False)]
+    >>> shares(3, 2, rank=1, world=2)
+    [(slice(1, 2, None), False), (slice(2, 3, None), True)]
+    """
+    found = []
+    for part in np.array_split(np.arange(images), parts):
+        if len(part):
+            whole = len(part) < world
+            mine = part if whole else np.array_split(part, world)[rank]
+            found.append((slice(int(mine[0]), int(mine[-1]) + 1), whole))
+    return found
 
 
 def batch(config: Config, data: Data, scaling: Scaling, epoch: int, draws: Indices, device: torch.device) -> Batch:

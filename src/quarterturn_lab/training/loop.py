@@ -1,6 +1,7 @@
 """The training loop, reproducible even if it is interrupted and resumed.
 
-Image order depends only on (seed, epoch), augmentation on (seed, epoch, draw) and dropout on (seed, step, part).
+Image order depends only on (seed, epoch), augmentation on (seed, epoch, draw) and dropout on (seed, step, part, rank).
+So several processes take the steps of one, to rounding, if there is no dropout; with it, its masks are others.
 """
 
 import math
@@ -15,21 +16,33 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from quarterturn import sync_batch_norm
+from quarterturn_lab import ranks
 from quarterturn_lab.data.dataset import Data
-from quarterturn_lab.errors import ConfigError, RunError
+from quarterturn_lab.errors import ConfigError, Diverged
 from quarterturn_lab.evaluation.score import evaluate
 from quarterturn_lab.evaluation.tasks import TASKS, Task
 from quarterturn_lab.seeds import key
 from quarterturn_lab.settings.config import Config
 from quarterturn_lab.training.average import Average
-from quarterturn_lab.training.batches import Batches, Sized
+from quarterturn_lab.training.batches import Batches, Sized, shares
 from quarterturn_lab.training.fabric import fabric_for
 from quarterturn_lab.training.optimizer import optimizer_for
 from quarterturn_lab.training.schedule import learning_rate, scored_epochs
 
 REMEDY = "Lower --lr, or clip the gradient with --clip 1"
-Loss = Callable[[Tensor, Tensor], Tensor]
 Replan = Callable[[Config, "State"], Config]  # the settings to go on with, at the end of an epoch
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The loss of a task: a sum over labels, divided by what they weigh."""
+
+    total: Callable[[Tensor, Tensor], Tensor]
+    weight: Callable[[Tensor], Any]
+
+    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return self.total(outputs, labels) / self.weight(labels)
 
 
 @dataclass
@@ -82,6 +95,8 @@ class Step:
 def new_state(config: Config, net: nn.Module, device: torch.device) -> State:
     """The state of a run before its first step."""
     fabric = fabric_for(config, device)
+    if ranks.world() > 1:
+        sync_batch_norm(net)
     wanted: Any = torch.compile(net) if config.compile else net
     run, optimizer = fabric.setup(wanted, optimizer_for(config, net))
     return State(fabric, net, run, optimizer, Average(net, config.ema) if config.ema else None)
@@ -97,7 +112,7 @@ def train(config: Config, data: Data, state: State, replan: Replan | None = None
         before = config
         for step in _train(config, data, state):
             yield step
-            if replan and step.record and (config := replan(before, state)) != before:
+            if step.record and (config := ranks.agreed(replan(before, state) if replan else before)) != before:
                 break
 
 
@@ -105,7 +120,7 @@ def _train(config: Config, data: Data, state: State) -> Generator[Step, None, No
     task, fabric = TASKS[data.task], state.fabric
     if config.keep == "best" and not len(data.valid):
         raise ConfigError("--keep best needs validation images, and these data have none: give --validation 0.1")
-    batches = Batches(config, data, fabric.device, fabric.global_rank, fabric.world_size)
+    batches = Batches(config, data, fabric.device, ranks.rank(), ranks.world())
     per_epoch, loss_of = (
         batches.per_epoch,
         loss_for(config, task, class_weights(data).to(fabric.device) if config.class_weights else None),
@@ -155,7 +170,9 @@ def loss_for(config: Config, task: Task, weights: Tensor | None = None) -> Loss:
         changes["weight"] = weights
     if changes and task.loss is not nn.functional.cross_entropy:
         raise ConfigError(f"--label-smoothing is for classes, and the loss here is {task.name}: leave it out")
-    return partial(task.loss, **changes) if changes else task.loss
+    if weights is None:
+        return Loss(partial(task.loss, **changes, reduction="sum"), task.counted)
+    return Loss(partial(task.loss, **changes, reduction="sum"), lambda labels: weights[labels].sum())
 
 
 def class_weights(data: Data) -> Tensor:
@@ -170,39 +187,38 @@ def class_weights(data: Data) -> Tensor:
 def _update(config: Config, state: State, loss_of: Loss, made: Sized, step: int, rate: float) -> float:
     """One step of the optimiser; returns the mean loss of the whole batch.
 
-    The batch is split between processes, and by each into parts. A part counts with its share of the images, so that
-    any split gives the same step up to rounding (networks with batch norm normalise each part by itself).
+    The batch is split into parts, and each part between processes. Their losses are added up and divided by what all
+    labels weigh, so that any split gives the same step up to rounding (batch norms normalise each part by itself).
     """
-    fabric, (images, labels, whole) = state.fabric, made
-    parts = [
-        (number, x, y)
-        for number, (x, y) in enumerate(
-            zip(images.tensor_split(config.accumulate), labels.tensor_split(config.accumulate), strict=True),
-            start=fabric.global_rank * config.accumulate,
-        )
-        if len(y)
-    ]
+    fabric, (images, labels, whole), world = state.fabric, made, ranks.world()
+    mine = shares(whole, config.accumulate, ranks.rank(), world)
+    sizes = [part.stop - part.start for part, _ in mine]
+    parts = list(zip(images.split(sizes), labels.split(sizes), (every for _, every in mine), strict=True))
+    weight = torch.zeros((), device=fabric.device)
+    for _, y, every in parts:
+        weight += loss_of.weight(y) / (world if every else 1)
+    ranks.summed(weight)
     state.net.train()
     for group in state.optimizer.param_groups:
         group["lr"] = rate
     state.optimizer.zero_grad(set_to_none=True)
-    total = torch.zeros((), device=fabric.device)
-    for number, x, y in parts:
-        torch.manual_seed(key("dropout", config.seed, step, *([number] if number else [])))
-        with fabric.no_backward_sync(state.run, enabled=number < parts[-1][0]):
-            loss = loss_of(state.run(x).float(), y) * (len(y) * fabric.world_size / whole)
+    losses = []
+    for number, (x, y, every) in enumerate(parts):
+        own = ranks.rank() * config.accumulate + number if not every else number
+        torch.manual_seed(key("dropout", config.seed, step, *([own] if own else [])))
+        if world > 1:
+            sync_batch_norm(state.net, not every)
+        with fabric.no_backward_sync(state.run, enabled=number < len(parts) - 1):
+            loss = loss_of.total(state.run(x).float(), y) * ((1 if every else world) / weight)
             fabric.backward(loss)
-        total += loss.detach()
-    if (
-        config.clip is not None
-    ):  # over parameters in the network's order, not in the optimiser's, which rounds otherwise
+        losses.append(loss.detach())
+    if config.clip is not None:  # over parameters in the network's order: the optimiser's rounds otherwise
         fabric.strategy.precision.unscale_gradients(state.optimizer.optimizer)
         nn.utils.clip_grad_norm_(state.net.parameters(), config.clip)
     state.optimizer.step()
     if state.average:
         state.average.update(state.net, step + 1)
-    mean: Any = fabric.all_reduce(total, reduce_op="mean")
-    return float(mean)
+    return float(ranks.summed(torch.stack(losses).sum())) / world
 
 
 def _keep(state: State, task: Task, epoch: int, score: float) -> None:
@@ -220,7 +236,7 @@ def _watch(state: State, loss: float, step: int) -> None:
     state.recent_loss = loss if state.recent_loss is None else 0.95 * state.recent_loss + 0.05 * loss
     if math.isfinite(loss) and state.recent_loss <= 3 * max(state.first_loss, 0.1):
         return
-    raise RunError(
+    raise Diverged(
         f"training diverges: the loss is {loss:.4g} at step {step + 1}, from {state.first_loss:.4g} at the start. The "
         f"last checkpoint is kept. {REMEDY}"
     )
@@ -231,4 +247,4 @@ def check_outputs(config: Config, net: nn.Module, device: torch.device) -> None:
     """Stop if the last step has spoilt the network, which no loss has shown: its outputs are not finite."""
     noise = torch.randn(2, config.net.channels, config.net.side, config.net.side, device=device)
     if not torch.isfinite(net.eval()(noise)).all():
-        raise RunError(f"training diverges: after the last step, the outputs are not finite. {REMEDY}")
+        raise Diverged(f"training diverges: after the last step, the outputs are not finite. {REMEDY}")

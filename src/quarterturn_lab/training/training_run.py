@@ -11,9 +11,10 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
+from quarterturn_lab import ranks
 from quarterturn_lab.data.dataset import Data, Dataset, Indices
 from quarterturn_lab.data.scaling import scaling_of
-from quarterturn_lab.errors import ConfigError, RunError
+from quarterturn_lab.errors import ConfigError, Diverged, RunError
 from quarterturn_lab.evaluation.score import evaluate, examples
 from quarterturn_lab.evaluation.tasks import answer_scores
 from quarterturn_lab.files import no_space, write_atomically
@@ -45,30 +46,53 @@ def run(
     """
     with no_space(str(directory)):
         directory.mkdir(parents=True, exist_ok=True)
-    start = time.perf_counter()
     with locked(directory):
         check_config(config, directory)
         if (directory / "summary.json").exists():
             return summary(directory)
-        torch.set_num_threads(config.threads)
-        device = environment.pick_device(config.device)
-        if config.precision == "bf16" and device.type == "cpu" and (fault := environment.bf16_fault()):
-            raise RunError(f"{fault}, or use --precision fp32")
-        data = load(config) if data is None else data
-        started = (directory / "checkpoint.pt").exists()  # then it has all weights
-        net, notes = (
-            (net_for(config, data.classes), [])
-            if started
-            else net_to_train(config, data.classes, lambda count: examples(config, data, some(data.train, count)))
+        return _run(config, directory, progress=progress, say=say, data=data, replan=replan)
+
+
+@ranks.together
+def _run(
+    config: Config,
+    directory: Path,
+    *,
+    progress: Progress | None = None,
+    say: Callable[[str], None] | None = None,
+    data: Data | None = None,
+    replan: loop.Replan | None = None,
+) -> dict[str, Any]:
+    """Train or resume a run with all processes. Only the first one reads and writes the directory."""
+    if ranks.world() > config.batch_images:
+        raise ConfigError(
+            f"{ranks.world()} processes cannot share batches of {config.batch_images} images: use fewer, or a larger "
+            "--batch"
         )
-        _check_that_it_takes(net, config, data)
-        if say and notes:
-            say("; ".join(notes))
+    start = time.perf_counter()
+    torch.set_num_threads(config.threads)
+    device = environment.pick_device(config.device)
+    if config.precision == "bf16" and device.type == "cpu" and (fault := environment.bf16_fault()):
+        raise RunError(f"{fault}, or use --precision fp32")
+    with ranks.first_on_each_machine():
+        data = load(config) if data is None else data
+    if data.fingerprint != ranks.agreed(data.fingerprint):
+        raise RunError("this machine has other images than that of process 0: give all of them the same --data")
+    started = ranks.agreed((directory / "checkpoint.pt").exists())  # then it has all weights
+    net, notes = (
+        (net_for(config, data.classes), [])
+        if started
+        else net_to_train(config, data.classes, lambda count: examples(config, data, some(data.train, count)))
+    )
+    _check_that_it_takes(net, config, data)
+    if say and notes:
+        say("; ".join(notes))
+    if ranks.rank() == 0:
         write_atomically(directory / "config.json", config.model_dump_json(indent=1))
         write_atomically(
             directory / "environment.json", json.dumps(environment.describe(config, data, device), indent=1)
         )
-        return _train(config, directory, data, net.to(device), device, progress, replan, start)
+    return _train(config, directory, data, net.to(device), device, progress, replan, start)
 
 
 def lengthen(directory: Path, epochs: int) -> Config:
@@ -114,11 +138,15 @@ def _train(
     start: float,
 ) -> dict[str, Any]:
     state = loop.new_state(config, net, device)
-    records = checkpoint.restore(directory, state, data)
+    writes = ranks.rank() == 0
+    records = checkpoint.restore(directory, state, data) if writes else []
+    checkpoint.share(state)
     state.seconds["setup"] += time.perf_counter() - start
     saved = time.monotonic()
-    with closing_all(trackers_of(config, directory)) as trackers:
+    with closing_all(trackers_of(config, directory) if writes else []) as trackers:
         for step in loop.train(config, data, state, replan):
+            if not writes:
+                continue
             if step.record:
                 records.append(step.record)
                 _append(directory, step.record)
@@ -140,12 +168,14 @@ def _finish(
     records: list[dict[str, Any]],
 ) -> dict[str, Any]:
     _check_weights(state)
-    checkpoint.save(directory, state, records, data)
+    writes = ranks.rank() == 0
+    if writes:
+        checkpoint.save(directory, state, records, data)
     net, device = state.scored, state.fabric.device
     if state.best:
         net.load_state_dict(state.best.weights)
     loop.check_outputs(config, net, device)
-    wall = state.seconds["wall"]
+    wall, cpu = state.seconds["wall"], ranks.summed(torch.tensor(state.seconds["cpu"]))
     epochs = state.step // order.steps_per_epoch(config, data)
     presented = len(data.train) * order.tiles_of(config, data) * epochs
     result = {
@@ -170,12 +200,14 @@ def _finish(
         "train": evaluate(config, net, data, some(data.train, config.eval_train), device),
         **_constant(data),
         **(_scores("valid", config, net, data, data.valid, device) if len(data.valid) else {}),
-        "cpu_seconds": round(state.seconds["cpu"], 2),
+        "cpu_seconds": round(float(cpu), 2),
         "wall_seconds": round(wall, 2),
         "images_per_second": round(presented / wall, 1) if wall else None,
         "waiting_share": round(state.seconds["waiting"] / wall, 4) if wall else None,
         "data": data.fingerprint,
     }
+    if not writes:
+        return result
     write_atomically(directory / "model.safetensors", save({k: v.contiguous() for k, v in net.state_dict().items()}))
     write_atomically(directory / "model.json", _model_card(config, data).to_json())
     write_atomically(directory / "summary.json", json.dumps(result, indent=1))
@@ -199,7 +231,7 @@ def _constant(data: Data) -> dict[str, Any]:
 def _check_weights(state: loop.State) -> None:
     """Raise if the last step has left weights that are not numbers: the loss before it cannot tell."""
     if not all(bool(torch.isfinite(value).all()) for value in state.scored.state_dict().values()):
-        raise RunError(
+        raise Diverged(
             "training diverges: weights are not finite after the last step. The last checkpoint is kept. Lower --lr, "
             "or clip the gradient with --clip 1"
         )
