@@ -1,0 +1,206 @@
+"""How far a network looks, found by running it: what its outputs depend on, and whether tiles give the same outputs.
+
+Both are tried on strips, in float64, with sides that leave the same remainders as those of the image. NaN in one half of a
+strip spreads to each output that depends on it. Then a strip is run whole and in part, and both must agree.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from quarterturn_lab.errors import DataError
+from quarterturn_lab.inference.resizing import Placed, Recorded, Resize
+from quarterturn_lab.inference.tiles import Sizes, Span, Tile, View
+
+PERIOD = 64  # pixels; total strides that divide it are found
+STEPS = (1, 2, 4, 8, 16, 32, 64)
+LENGTHS = (4, 8, 16, 32)  # of strips, in periods
+TOLERANCE = 1e-9  # in float64, of the largest output
+CONTEXT = 2 * PERIOD  # pixels around a tile that is seen alone
+MOVES = "a layer whose answers depend on the place in the image"
+
+
+def view_of(net: nn.Module, channels: int, sizes: Sizes) -> View:
+    """How a network sees images of these sizes: its tiles are exact, or `alone` says why not."""
+    trial = _Trial(net, channels, sizes)
+    with torch.no_grad():
+        outputs, stride, growth, drift = trial.sizes_of_maps()
+        view = View(_in_place(net, sizes, growth), sizes, outputs, PERIOD, CONTEXT, stride)
+        try:
+            reach = drift + max(trial.reach(axis, stride) for axis in (0, 1))
+        except _WholeImage as layer:
+            return replace(view, alone=str(layer))
+        wholes = [trial.whole(axis, reach) for axis in (0, 1)]
+        for step in STEPS:
+            if step % stride == 0 and all(trial.agrees(*whole, step, stride, reach, growth) for whole in wholes):
+                return replace(view, step=step, reach=reach)
+    return replace(view, alone=MOVES)
+
+
+def _in_place(net: nn.Module, sizes: Sizes, growth: list[Resize]) -> Callable[[NDArray[Any], Tile], NDArray[Any]]:
+    """The network as a function of a tile's pixels and of its place in an image of these sizes."""
+    device = next((p.device for p in net.parameters()), torch.device("cpu"))
+
+    def run(pixels: NDArray[Any], tile: Tile) -> NDArray[Any]:
+        start = tuple(span.start for span in tile)
+        more = tuple(size - (span.stop - span.start) for size, span in zip(sizes, tile, strict=True))
+        with torch.no_grad(), Placed(growth, PERIOD, start, more):
+            return net(torch.from_numpy(pixels).to(device)).cpu().numpy()
+
+    return run
+
+
+class _WholeImage(Exception):
+    """Outputs depend on the whole image, because of this layer."""
+
+
+class _Trial:
+    """A network in float64, on noise with the remainders of an image's sides."""
+
+    def __init__(self, net: nn.Module, channels: int, sizes: Sizes) -> None:
+        self.net = copy.deepcopy(net).cpu().double().eval()
+        self.channels, self.sizes = channels, sizes
+
+    def noise(self, rows: int, columns: int) -> Tensor:
+        """So many periods along both axes; without one, at least half a period."""
+        sizes = [
+            size % PERIOD + PERIOD * (count or size % PERIOD < PERIOD // 2)
+            for size, count in zip(self.sizes, (rows, columns), strict=True)
+        ]
+        shape = (1, self.channels, *sizes)
+        return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def strip(self, axis: int, length: int) -> Tensor:
+        return self.noise(*((length, 0) if axis == 0 else (0, length)))
+
+    # --- sizes
+
+    def sizes_of_maps(self) -> tuple[Sizes, int, list[Resize], int]:
+        """The outputs of the image, the inputs for each, and what changes where maps are resized.
+
+        That is by how much these maps grow with a period, and how many pixels further outputs may look elsewhere.
+        """
+        small, large = self.noise(1, 1), self.noise(2, 2)
+        (few, calls), (many, later) = self._sizes(small), self._sizes(large)
+        gain = many[0] - few[0]
+        if gain != many[1] - few[1] or gain < 1 or PERIOD % gain or len(calls) != len(later):
+            raise DataError(f"the network gives {few} outputs for {tuple(small.shape[2:])} pixels: not a map of them")
+        growth = [
+            Resize(_less(more.before, less.before), _less(more.after, less.after))
+            for less, more in zip(calls, later, strict=True)
+        ]
+        drift = sum(map(_drift, calls, growth))
+        height, width = (
+            count + gain * ((size - n) // PERIOD)
+            for count, size, n in zip(few, self.sizes, small.shape[2:], strict=True)
+        )
+        return (height, width), PERIOD // gain, growth, drift
+
+    def _sizes(self, x: Tensor) -> tuple[Sizes, list[Resize]]:
+        """The sizes of the outputs, and those of maps that are resized."""
+        try:
+            with Recorded() as recorded:
+                height, width = self.net(x).shape[2:]
+        except Exception as error:  # torch and other libraries have their own classes
+            rows, columns = self.sizes
+            raise DataError(
+                f"the network does not take images of {columns} x {rows} pixels ({str(error).splitlines()[0]}): crop or "
+                "extend them, to a multiple of 32, say"
+            ) from None
+        return (height, width), recorded.calls
+
+    # --- what outputs depend on
+
+    def reach(self, axis: int, stride: int) -> int:
+        """The pixels before or after its place that an output depends on."""
+        suspects: list[str] = []
+        for periods in LENGTHS:
+            with _watched(self.net) as found:
+                ends = [self._end(axis, periods, stride, mirrored) for mirrored in (False, True)]
+            if None not in ends:
+                return max(0, *(end for end in ends if end is not None))
+            suspects += found[:1]
+            if len(suspects) == 3:
+                break
+        raise _WholeImage(suspects[-1] if suspects else MOVES)
+
+    def _end(self, axis: int, periods: int, stride: int, mirrored: bool) -> int | None:
+        """How far the unknown half of a strip reaches into the other half; None if it fills it."""
+        x = self.strip(axis, periods)
+        half = periods // 2 * PERIOD
+        x.narrow(2 + axis, x.shape[2 + axis] - half if mirrored else 0, half).fill_(torch.nan)
+        unknown = self.net(x).isnan().any(dim=(0, 1, 3 - axis))
+        places = (unknown.flip(0) if mirrored else unknown).nonzero()
+        lost = int(places.max()) + 1 if len(places) else 0
+        return lost * stride - half if lost < len(unknown) else None
+
+    # --- whether tiles agree
+
+    def whole(self, axis: int, reach: int) -> tuple[int, Tensor, Tensor]:
+        """A strip with room for a part of it, and its outputs."""
+        x = self.strip(axis, 6 + -(-2 * reach // PERIOD))
+        return axis, x, self.net(x)
+
+    def agrees(
+        self, axis: int, x: Tensor, expected: Tensor, step: int, stride: int, reach: int, growth: list[Resize]
+    ) -> bool:
+        """Whether three parts of a strip give its outputs; their corners are at no multiple of twice the step."""
+        sizes, counts = (tuple(map(int, each.shape[2:])) for each in (x, expected))
+        n, count = sizes[axis], counts[axis]
+        before, after = (PERIOD * periods + (step if step < PERIOD else 0) for periods in (1, 2))
+        after = after if step < PERIOD else PERIOD
+        first, last = -(-(before + reach) // stride), count - -(-(after + reach) // stride)
+        across = Span(0, sizes[1 - axis], 0, counts[1 - axis])
+        for along in (Span(before, n - after, first, last), Span(0, n - after, 0, last), Span(before, n, first, count)):
+            tile = Tile(along, across) if axis == 0 else Tile(across, along)
+            view = View(_in_place(self.net, sizes, growth), sizes, counts, step, reach, stride)
+            part = x[0].narrow(1 + axis, along.start, along.stop - along.start)
+            try:
+                found = torch.from_numpy(view.exact(part.numpy(), tile))
+            except Exception:  # a part may have sides that the network does not take
+                return False
+            wanted = expected[0].narrow(1 + axis, along.first, along.last - along.first)
+            if found.shape != wanted.shape or (found - wanted).abs().max() > TOLERANCE * expected.abs().max():
+                return False
+        return True
+
+
+def _drift(call: Resize, growth: Resize) -> int:
+    """A position of the smaller map in pixels, if samples do not lie alike everywhere between positions; else 0."""
+    axes = zip(call.before, call.after, growth.before, growth.after, strict=True)
+    if all(before * more == after * fewer for before, after, fewer, more in axes):
+        return 0
+    return PERIOD // max(1, min(growth.before))
+
+
+def _less(sizes: tuple[int, ...], others: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(a - b for a, b in zip(sizes, others, strict=True))
+
+
+@contextmanager
+def _watched(net: nn.Module) -> Iterator[list[str]]:
+    """Names the layers, inner ones first, that know a good part of their input and nothing of their output."""
+    found: list[str] = []
+
+    def hook(name: str) -> Callable[..., None]:
+        def look(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+            maps = [x for x in inputs if isinstance(x, Tensor) and x.dim() > 2 and x.is_floating_point()]
+            if maps and isinstance(output, Tensor) and output.isnan().all():
+                known = 1 - maps[0].isnan().double().mean()
+                if known > 0.25:
+                    found.append(f"{name} ({type(module).__name__})")
+
+        return look
+
+    hooks = [module.register_forward_hook(hook(name)) for name, module in net.named_modules() if name]
+    try:
+        yield found
+    finally:
+        for handle in hooks:
+            handle.remove()

@@ -1,0 +1,91 @@
+"""An image in tiles: which pixels a network must see so that its answers are those for the whole image.
+
+A tile starts at a multiple of the network's total stride from the image's first pixel, and ends at such a multiple from
+its last one. So each orientation, at whichever corner it starts its windows, puts them where it would in the whole image
+(decision 42). Nothing here needs torch: a network is a function from arrays to arrays.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Run = Callable[[NDArray[np.float32]], NDArray[Any]]  # (N, C, H, W) -> (N, classes, H', W')
+Sizes = tuple[int, int]  # height and width
+SIDE = 512  # of a tile, in pixels without what is around it
+
+
+class Span(NamedTuple):
+    """Along one axis: the inputs from `start` to `stop`, of which the outputs from `first` to `last` are exact."""
+
+    start: int
+    stop: int
+    first: int
+    last: int
+
+
+class Tile(NamedTuple):
+    """A part of an image: rows and columns."""
+
+    rows: Span
+    columns: Span
+
+
+@dataclass(frozen=True)
+class View:
+    """How a network sees an image of a certain size, and how to run it on a tile of it."""
+
+    run: Callable[[NDArray[np.float32], Tile], NDArray[Any]]
+    inputs: Sizes
+    outputs: Sizes
+    step: int = 1  # the total stride
+    reach: int = 0  # pixels around a tile that its outputs depend on, beyond those without an output of their own
+    stride: int = 1  # inputs for each output
+    alone: str = ""  # why tiles are seen alone: the layer that looks at the whole image
+
+    def tiles(self, side: int) -> list[Tile]:
+        """The tiles of the image, row by row. A turned image has the turned tiles."""
+        rows, columns = (self._spans(*sizes, side) for sizes in zip(self.inputs, self.outputs, strict=True))
+        return [Tile(along_y, along_x) for along_y in rows for along_x in columns]
+
+    def _spans(self, inputs: int, outputs: int, side: int) -> list[Span]:
+        if inputs <= side + 2 * self.reach:
+            return [Span(0, inputs, 0, outputs)]
+        return [
+            Span(
+                self._corner(first * self.stride), inputs - self._corner((outputs - last) * self.stride), first, last
+            )
+            for first, last in pairwise(cuts(outputs, -(-outputs * self.stride // side)))
+        ]
+
+    def _corner(self, place: int) -> int:
+        """The last corner that leaves enough room before this place, as seen from the end of the axis that is near."""
+        return max(0, (place - self.reach) // self.step * self.step)
+
+    def exact(self, image: NDArray[np.float32], tile: Tile) -> NDArray[Any]:
+        """The outputs of a tile for its part of the image, `(C, H, W)` -> `(classes, H', W')`."""
+        found = self.run(np.ascontiguousarray(image)[None], tile)[0]
+        rows, columns = (
+            slice(span.first - span.start // self.stride, span.last - span.start // self.stride) for span in tile
+        )
+        return found[..., rows, columns]
+
+    def parts(self, image: NDArray[np.float32], side: int) -> Iterator[tuple[Tile, NDArray[Any]]]:
+        """The outputs of an image in memory, tile by tile."""
+        for tile in self.tiles(side):
+            rows, columns = (slice(span.start, span.stop) for span in tile)
+            yield tile, self.exact(image[:, rows, columns], tile)
+
+
+def cuts(length: int, count: int) -> list[int]:
+    """Where to cut an axis into about so many parts: at the same places as seen from both ends.
+
+    >>> cuts(10, 4), cuts(11, 4)
+    ([0, 2, 5, 8, 10], [0, 2, 4, 7, 9, 11])
+    """
+    count += length % 2 and 1 - count % 2  # an odd length has no middle to cut at
+    before = [length * i // count for i in range((count + 1) // 2)]
+    return [*before, *([length // 2] if count % 2 == 0 else []), *(length - cut for cut in reversed(before))]
