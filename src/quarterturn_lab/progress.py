@@ -44,14 +44,14 @@ class Bars:
         """Show how many files are done: what `data.watch.watching` calls."""
         self.update(what, done, total, None, 1)
 
-    def update(self, name: str, step: int, total: int, loss: float | None, images: int) -> None:
+    def update(self, name: str, step: int, total: int, loss: float | None, images: int, unit: str = "images") -> None:
         """Show that a run has reached this step."""
         now = time.monotonic()
         start, first = self.started.setdefault(name, (now, step))
         rate = (step - first) / (now - start) if now > start else 0.0
         notes = [f"loss {loss:.3f}"] if loss is not None else []
         note = "  ".join(
-            [*notes, *([f"{rate * images:,.{0 if rate * images >= 10 else 1}f} images/s"] if rate else [])]
+            [*notes, *([f"{rate * images:,.{0 if rate * images >= 10 else 1}f} {unit}/s"] if rate else [])]
         )
         if self.bars:
             if name not in self.tasks:

@@ -234,13 +234,16 @@ def predict(
     skip_bad: bool = False,
     window: int | None = None,
     stride: int | None = None,
+    level: int = 0,
+    tile: int = 512,
+    max_pixels: int | None = None,
     device: str = "auto",
 ) -> None:
     """Predict images with a trained network: a table of probabilities, or a mask for each image.
 
     Whole images are scaled as in training. With --window, the network looks at squares of a large image instead, and
-    the table has a row for each. Networks that label each pixel take images of any size. If an image fails, nothing is
-    written, unless --skip-bad is given.
+    the table has a row for each. Networks that label each pixel take images of any size, in tiles. If an image fails,
+    nothing is written, unless --skip-bad is given. After an error or a kill, the same command continues.
 
     Example: quarterturn predict runs/galaxies/pool-mean/seed0 DIR/images_test_rev1 --out predictions.csv
 
@@ -249,7 +252,8 @@ def predict(
     paths
         The run directory, then images: files, folders or quoted patterns. With --onnx, only images.
     out
-        The CSV file to write. For masks: a folder, or an image file for a single image.
+        The CSV file to write. For masks: a folder, or an image file for a single image. A .tif file is written in
+        tiles and keeps the georeference; .ome.tif is OME-TIFF.
     onnx
         Use this file from `quarterturn export` instead of a run. Runs in onnxruntime, without torch.
     batch
@@ -264,13 +268,19 @@ def predict(
         Side of the squares to look at, in pixels of the image: about the size of the training images.
     stride
         Pixels from one square to the next. Default: --window, so that they touch.
+    level
+        Level of a pyramid (TIFF or slide); 0 has all pixels.
+    tile
+        Side of the tiles in which masks of large images are computed. Smaller ones take less memory.
+    max_pixels
+        Refuse images with more pixels than this if they cannot be read in parts. Default: as in training.
     device
         auto, cpu, cuda, cuda:1, ...
     """
     from quarterturn_lab.cli.predict import predict_files
     from quarterturn_lab.inference.tables import Options as Prediction
 
-    options = Prediction(batch, convert, grey, skip_bad, window, stride)
+    options = Prediction(batch, convert, grey, skip_bad, window, stride, level, tile, max_pixels)
     sys.exit(0 if predict_files(paths, out, onnx, options, device) else 1)
 
 

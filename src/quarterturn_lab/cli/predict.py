@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from quarterturn_lab.errors import ConfigError
-from quarterturn_lab.inference.predict import find, onnx_runner, predict
+from quarterturn_lab.inference.predict import find, onnx_network, predict
 from quarterturn_lab.inference.tables import Options, Progress
 from quarterturn_lab.progress import Bars
 
@@ -14,16 +14,16 @@ def predict_files(paths: tuple[str, ...], out: Path, onnx: Path | None, options:
     if onnx is None and not paths:
         raise ConfigError("name a run directory and images, or give --onnx FILE and images")
     if onnx is None:
-        from quarterturn_lab.inference.network import trained_runner
+        from quarterturn_lab.inference.network import trained_network
 
-        run, card = trained_runner(Path(paths[0]), device)
+        network, card = trained_network(Path(paths[0]), device)
     else:
-        run, card = onnx_runner(onnx)
+        network, card = onnx_network(onnx)
     files = find(paths[1:] if onnx is None else paths)
     with Bars() as bars:
-        skipped = predict(run, card, files, out, options, _show(bars, "predicting"))
-    for row in skipped:
-        print(f"skipped: {row.skipped}", file=sys.stderr)
+        skipped = predict(network, card, files, out, options, _show(bars, "predicting"), bars.say)
+    for why in skipped:
+        print(f"skipped: {why}", file=sys.stderr)
     left = f", {len(skipped):,} skipped" if skipped else ""
     print(f"{len(files) - len(skipped):,} image{'s' if len(files) - len(skipped) != 1 else ''}{left} -> {out}")
     return not skipped
@@ -32,7 +32,7 @@ def predict_files(paths: tuple[str, ...], out: Path, onnx: Path | None, options:
 def submit_run(directory: Path, sample: Path, folder: Path | None, out: Path | None, batch: int, device: str) -> None:
     """Write a submission file for a challenge."""
     from quarterturn_lab.inference.kaggle import FOLDERS, submit
-    from quarterturn_lab.inference.network import trained_runner
+    from quarterturn_lab.inference.network import trained_network
     from quarterturn_lab.runs import run_directory
 
     config = run_directory.config_of(directory)
@@ -42,12 +42,12 @@ def submit_run(directory: Path, sample: Path, folder: Path | None, out: Path | N
                 "this run has no default folder of test images: name the images to predict with --images DIR"
             )
         folder = Path(config.data) / FOLDERS[config.loader]
-    run, card = trained_runner(directory, device)
+    network, card = trained_network(directory, device)
     out = out or directory / "submission.csv"
     with Bars() as bars:
-        submit(run, card, sample, folder, out, batch, _show(bars, "predicting"))
+        submit(network.run, card, sample, folder, out, batch, _show(bars, "predicting"))
     print(f"submission: {out}")
 
 
 def _show(bars: Bars, name: str) -> Progress:
-    return lambda done, total: bars.files(name, done, total)
+    return lambda done, total, unit="images": bars.update(name, done, total, None, 1, unit)

@@ -79,7 +79,7 @@ def decoded(path: Path, settings: Settings, scaled: bool = False) -> tuple[Array
                     check_is_one_picture(path, image)
                 if scaled:
                     image.draft(None, (least, least))
-                picture = _eight_bits(ImageOps.exif_transpose(image) if settings.rules == 2 else image)
+                picture = eight_bits(ImageOps.exif_transpose(image) if settings.rules == 2 else image)
                 colours = np.asarray(picture.convert("RGB")) if picture.mode != "L" else None
                 plain = np.asarray(picture.convert(mode))
     except FileNotFoundError:
@@ -115,7 +115,7 @@ def has_channels(path: Path, count: int) -> str:
     return f"{path} has {count} channel{'s' if count != 1 else ''}"
 
 
-def _eight_bits(image: Image.Image) -> Image.Image:
+def eight_bits(image: Image.Image) -> Image.Image:
     """The image in 8 bits, without transparency."""
     if image.mode in ("I", "F") or image.mode.startswith("I;"):
         values = np.asarray(image, dtype=np.float64)

@@ -16,7 +16,8 @@ from quarterturn_lab.data.scaling import Scaling, scaling_of
 from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.evaluation.tasks import TASKS, Scores
 from quarterturn_lab.inference.network import for_whole_images, runner
-from quarterturn_lab.inference.whole_images import Run, object_map
+from quarterturn_lab.inference.tiles import Run
+from quarterturn_lab.inference.whole_images import object_map
 from quarterturn_lab.runs.model_card import answers
 from quarterturn_lab.settings.config import Config
 

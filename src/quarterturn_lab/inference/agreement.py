@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 import quarterturn as qt
 from quarterturn.check import TOLERANCES
 from quarterturn_lab.errors import RunError
-from quarterturn_lab.inference.whole_images import Run
+from quarterturn_lab.inference.tiles import Run
 
 TOLERANCE = TOLERANCES[torch.float32]
 

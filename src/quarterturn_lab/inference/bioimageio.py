@@ -20,7 +20,7 @@ from quarterturn_lab.inference.description import PAPER, headline, page
 from quarterturn_lab.inference.network import runner
 from quarterturn_lab.inference.predict import onnx_runner
 from quarterturn_lab.inference.source import About, Source
-from quarterturn_lab.inference.whole_images import Run
+from quarterturn_lab.inference.tiles import Run
 
 
 def write(source: Source, path: Path, about: About) -> Written:

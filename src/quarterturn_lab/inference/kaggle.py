@@ -7,7 +7,7 @@ from pathlib import Path
 from quarterturn_lab.data import images
 from quarterturn_lab.errors import ConfigError, DataError
 from quarterturn_lab.inference.tables import Files, Progress, vectors, write_cells
-from quarterturn_lab.inference.whole_images import Run
+from quarterturn_lab.inference.tiles import Run
 from quarterturn_lab.runs.model_card import ModelCard
 
 FOLDERS = {"plankton": "test", "galaxies": "images_test_rev1"}  # folder of the images to predict, by loader

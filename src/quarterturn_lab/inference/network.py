@@ -1,5 +1,6 @@
 """A trained network as a function from arrays to arrays, for inputs of any size if it predicts masks."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from quarterturn_lab.inference.whole_images import Run
+from quarterturn_lab.inference.receptive_field import PERIOD, view_of
+from quarterturn_lab.inference.tiles import Network, Run, Sizes, View
 from quarterturn_lab.models.build import filters_twin
 from quarterturn_lab.runs.environment import pick_device
 from quarterturn_lab.runs.model_card import ModelCard
@@ -27,11 +29,21 @@ def runner(net: nn.Module, device: torch.device) -> Run:
     return run
 
 
-def trained_runner(directory: Path, device_name: str) -> tuple[Run, ModelCard]:
+def trained_network(directory: Path, device_name: str) -> tuple[Network, ModelCard]:
     """The network of a finished run as a function from arrays to arrays, and its model card."""
     config, card, net = load_with_card(directory)
     device = pick_device(device_name)
-    return runner((for_whole_images(config, net) if card.is_dense else net).to(device), device), card
+    net = (for_whole_images(config, net) if card.is_dense else net).to(device).eval()
+    known: dict[Sizes, View] = {}  # by what is left of the sides after whole periods
+
+    def view(sizes: Sizes) -> View:
+        rest = (sizes[0] % PERIOD, sizes[1] % PERIOD)
+        if rest not in known:
+            known[rest] = view_of(net, card.settings.channels, sizes)
+        return known[rest].of(sizes)
+
+    identity = hashlib.sha256((directory / "model.safetensors").read_bytes()).hexdigest()
+    return Network(runner(net, device), view, identity), card
 
 
 def for_whole_images(config: Config, net: nn.Module) -> nn.Module:

@@ -1,31 +1,37 @@
 """Predictions for image files, with the network of a run or of an ONNX file. Nothing here needs torch.
 
-Outputs are written to a temporary place and renamed when complete.
+Outputs get their names when they are complete. What is done before that is kept, and the same command continues.
 """
 
 import glob
-import io
-import os
-import shutil
+import hashlib
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict, replace
+from importlib.util import find_spec
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
+from typing import Any
 
 from quarterturn_lab.data import images
-from quarterturn_lab.data.dataset import COLOUR
 from quarterturn_lab.data.layouts import OTHERS
 from quarterturn_lab.errors import ConfigError, DataError, RunError
-from quarterturn_lab.files import no_space, write_atomically
-from quarterturn_lab.inference.tables import Files, Options, Progress, Row, decoded, rows, write_rows
-from quarterturn_lab.inference.whole_images import Run, object_map, with_margin
+from quarterturn_lab.files import no_space
+from quarterturn_lab.inference import masks
+from quarterturn_lab.inference.large_files import Picture, opened
+from quarterturn_lab.inference.masks import Say
+from quarterturn_lab.inference.tables import Files, Options, Progress, write_table
+from quarterturn_lab.inference.tiles import Network, Run
+from quarterturn_lab.inference.unfinished import state_of, unfinished
+from quarterturn_lab.inference.whole_images import plain_network
 from quarterturn_lab.runs.model_card import KEY, ModelCard, read
 
-SMALL = 64  # pixels; below, a network may have no room for its windows
-PICTURES = (".png", ".tif", ".tiff")
+PICTURES = (".png", *masks.TIFF)
+
+
+def onnx_network(file: Path) -> tuple[Network, ModelCard]:
+    """The network of an ONNX file that `quarterturn export` wrote, for images of any size."""
+    run, card = onnx_runner(file)
+    return plain_network(run, card, hashlib.sha256(file.read_bytes()).hexdigest()), card
 
 
 def onnx_runner(file: Path) -> tuple[Run, ModelCard]:
@@ -99,106 +105,125 @@ def _nothing_in(text: str) -> str:
 # --- predictions ------------------------------------------------------------------------------------------------------
 
 
-def predict(run: Run, card: ModelCard, files: Files, out: Path, options: Options, progress: Progress) -> list[Row]:
-    """Write a table of probabilities, or a mask for each image; returns the images that were skipped."""
+def predict(
+    network: Network, card: ModelCard, files: Files, out: Path, options: Options, progress: Progress, say: Say
+) -> list[str]:
+    """Write a table of probabilities, or a mask for each image; returns why images were skipped."""
+    _check(card, files, out, options)
+    if options.max_pixels:
+        settings = card.settings.model_copy(update={"max_pixels": options.max_pixels})
+        card = replace(card, settings=settings)
+    job = _job(network, card, files, options)
+    if not card.is_dense:
+        return write_table(out, network.run, card, files, options, job, progress)
+    if out.suffix.lower() not in PICTURES:
+        return _write_masks(network, card, _named(files, out), out, options, job, progress, say)
+    with opened(files[0][1], card, options.convert, options.level) as picture:
+        if out.suffix.lower() not in masks.TIFF and _is_too_large(picture, card):
+            raise ConfigError(
+                f"--out {out}: a mask of so many pixels is written in tiles, give the name of a .tif file"
+            )
+        with unfinished(out, job) as folder:
+            masks.write(network, card, picture, out, folder, options.grey, options.tile, progress, say)
+    return []
+
+
+def _check(card: ModelCard, files: Files, out: Path, options: Options) -> None:
     if not card.is_dense:
         if options.grey:
             raise ConfigError("--grey is for masks, and this network labels whole images: leave it out")
         if out.is_dir():
             raise ConfigError(f"--out {out} is a folder: give the name of a file, such as {out / 'predictions.csv'}")
-        found = list(rows(run, card, files, options, progress))
-        skipped = _some_left([row for row in found if row.skipped], files)
-        write_rows(out, card, found, options)
-        return skipped
+        return
     if options.window:
         raise ConfigError("--window is for networks that label whole images; this one labels each pixel of any image")
     if options.grey and card.task == "regions":
         raise ConfigError("--grey is for masks of two classes, and these have more: leave it out")
-    if out.suffix.lower() not in PICTURES:
-        return _write_masks(run, card, _named(files, out), out, options, progress)
-    if len(files) > 1:
-        raise ConfigError(f"--out {out} is one file, but there are {len(files)} images: give a folder")
-    buffer = io.BytesIO()
-    made = picture(mask(run, card, files[0][1], options.convert), options.grey, card.values)
-    made.save(buffer, "PNG" if out.suffix.lower() == ".png" else "TIFF")
-    progress(1, 1)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(out, buffer.getvalue())
-    return []
+    if out.suffix.lower() in PICTURES:
+        if len(files) > 1:
+            raise ConfigError(f"--out {out} is one file, but there are {len(files)} images: give a folder")
+        if out.exists() and out.samefile(files[0][1]):
+            raise ConfigError(f"--out {out} is the image itself: give another name")
+        if out.suffix.lower() in masks.TIFF and find_spec("tifffile") is None:
+            raise ConfigError(f'--out {out} needs tifffile: pip install "quarterturn[tiff]", or write a .png file')
 
 
-def _some_left(skipped: list[Row], files: Files) -> list[Row]:
-    if len(skipped) == len(files):
-        raise DataError(f"none of the {len(files)} images can be used; the first: {skipped[0].skipped}")
-    return skipped
+def _job(network: Network, card: ModelCard, files: Files, options: Options) -> dict[str, Any]:
+    """What makes two commands the same, so that one continues the other."""
+    seen = hashlib.sha256(card.to_json().encode())
+    for name, path in files:
+        try:
+            seen.update(repr((name, *state_of(path))).encode())
+        except OSError:  # reading it says what is wrong
+            seen.update(repr(name).encode())
+    chosen = {name: value for name, value in asdict(options).items() if name != "skip_bad"}
+    return {"network": network.identity, "images": seen.hexdigest(), **chosen}
 
 
-# --- masks ------------------------------------------------------------------------------------------------------------
+def _is_too_large(picture: Picture, card: ModelCard) -> bool:
+    return picture.width * picture.height > card.settings.max_pixels
 
 
-def mask(run: Run, card: ModelCard, path: Path, convert: bool) -> NDArray[np.float64]:
-    """The probability of each pixel (and class), for an image of any size; the image is extended by reflection."""
-    image = card.scaled(decoded(path, card, convert, scaled=False))
-    height, width = image.shape[1:]
-    try:
-        return object_map(run, with_margin(image, card.margin), card.margin, card.shrinks, card.task)
-    except Exception as error:  # torch, onnxruntime and our layers have their own classes
-        if min(height, width) >= SMALL:
-            raise
-        why = str(error).splitlines()[0]
-        raise DataError(f"{path} has {width} x {height} pixels, too few for the network ({why})") from None
-
-
-def picture(probabilities: NDArray[np.float64], grey: bool, values: tuple[int, ...] = ()) -> Image.Image:
-    """A mask as an image with values 0 and 255, or with probabilities as grey levels.
-
-    Regions have the values or colours of the masks that the network has learned from, or the numbers of the classes.
-    """
-    if probabilities.ndim == 3:
-        found = np.array(values or range(len(probabilities)))[probabilities.argmax(axis=0)]
-        if max(values, default=0) < COLOUR:
-            return Image.fromarray(found.astype(np.uint8 if found.max() < 256 else np.uint16))
-        grey_ones = np.stack([found] * 3, axis=-1)
-        colours = np.stack([found >> shift & 255 for shift in (16, 8, 0)], axis=-1)
-        return Image.fromarray(np.where(found[..., None] < COLOUR, grey_ones, colours).astype(np.uint8))
-    levels = (255 * probabilities).round() if grey else np.where(probabilities >= 0.5, 255, 0)
-    return Image.fromarray(levels.astype(np.uint8))
+# --- masks of several images ------------------------------------------------------------------------------------------
 
 
 def _named(files: Files, folder: Path) -> Files:
-    """The files under the names of their masks, which must differ."""
-    names = [(f"{name.rpartition('.')[0] or name}.png", path) for name, path in files]
+    """The files under the names of their masks, without the suffix, which must differ."""
+    names = [(name.rpartition(".")[0] or name, path) for name, path in files]
     twice = next((name for name, times in Counter(name for name, _ in names).items() if times > 1), None)
     if twice:
-        raise ConfigError(f"two images would be written to {folder / twice}: predict them in separate commands")
+        raise ConfigError(f"two images would be written to {folder / twice}.png: predict them in separate commands")
     return names
 
 
 def _write_masks(
-    run: Run, card: ModelCard, names: Files, folder: Path, options: Options, progress: Progress
-) -> list[Row]:
-    """Write all masks to a temporary folder, then move them into place."""
-    folder = folder.absolute()
-    scratch = (folder if folder.is_dir() else folder.parent) / f".{folder.name}.{os.getpid()}"
-    skipped: dict[Path, str] = {}
-    try:
-        with no_space(str(folder)):
-            for number, (name, path) in enumerate(names, start=1):
+    network: Network,
+    card: ModelCard,
+    names: Files,
+    folder: Path,
+    options: Options,
+    job: dict[str, Any],
+    progress: Progress,
+    say: Say,
+) -> list[str]:
+    """Write all masks to a folder beside the one that is asked for, then move them into place."""
+    skipped = []
+    with unfinished(folder, job) as scratch, no_space(str(folder)):
+        done = scratch / "masks"
+        for number, (name, path) in enumerate(names, start=1):
+            if not any((done / f"{name}{suffix}").exists() for suffix in (".png", ".tif")):
                 try:
-                    made = picture(mask(run, card, path, options.convert), options.grey, card.values)
+                    _write_mask(network, card, done / name, path, scratch, options, say)
                 except DataError as error:
                     if not options.skip_bad:
                         raise
-                    skipped[path] = str(error)
-                else:
-                    (scratch / name).parent.mkdir(parents=True, exist_ok=True)
-                    made.save(scratch / name)
-                progress(number, len(names))
-            left = _some_left([Row(path.name, skipped=why) for path, why in skipped.items()], names)
-            for name, path in names:
-                if path not in skipped:
-                    (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                    (scratch / name).replace(folder / name)
-            return left
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+                    skipped.append(str(error))
+            progress(number, len(names))
+        if len(skipped) == len(names):
+            raise DataError(f"none of the {len(names)} images can be used; the first: {skipped[0]}")
+        for path in sorted(done.rglob("*")):
+            if path.is_file():
+                place = folder / path.relative_to(done)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                path.replace(place)
+    return skipped
+
+
+def _write_mask(
+    network: Network, card: ModelCard, out: Path, path: Path, scratch: Path, options: Options, say: Say
+) -> None:
+    """Write a mask to a PNG file, or a tiled TIFF if it has many pixels."""
+    with opened(path, card, options.convert, options.level) as picture:
+        out = out.with_name(f"{out.name}{'.tif' if _is_too_large(picture, card) else '.png'}")
+        with unfinished(scratch / "mask", {"of": str(path)}) as folder:
+            masks.write(
+                network,
+                card,
+                picture,
+                out,
+                folder,
+                options.grey,
+                options.tile,
+                lambda *_: None,
+                lambda text: say(f"{path}: {text}"),
+            )

@@ -1,7 +1,7 @@
 """How far a network looks, found by running it: what its outputs depend on, and whether tiles give the same outputs.
 
-Both are tried on strips, in float64, with sides that leave the same remainders as those of the image. NaN in one half of a
-strip spreads to each output that depends on it. Then a strip is run whole and in part, and both must agree.
+Both are tried on strips, in float64, with sides that leave the same remainders as those of the image. NaN in one half
+of a strip spreads to each output that depends on it. Then a strip is run whole and in part, and both must agree.
 """
 
 import copy
@@ -31,7 +31,7 @@ def view_of(net: nn.Module, channels: int, sizes: Sizes) -> View:
     trial = _Trial(net, channels, sizes)
     with torch.no_grad():
         outputs, stride, growth, drift = trial.sizes_of_maps()
-        view = View(_in_place(net, sizes, growth), sizes, outputs, PERIOD, CONTEXT, stride)
+        view = View(_in_place(net, growth), sizes, outputs, PERIOD, CONTEXT, stride)
         try:
             reach = drift + max(trial.reach(axis, stride) for axis in (0, 1))
         except _WholeImage as layer:
@@ -43,11 +43,11 @@ def view_of(net: nn.Module, channels: int, sizes: Sizes) -> View:
     return replace(view, alone=MOVES)
 
 
-def _in_place(net: nn.Module, sizes: Sizes, growth: list[Resize]) -> Callable[[NDArray[Any], Tile], NDArray[Any]]:
-    """The network as a function of a tile's pixels and of its place in an image of these sizes."""
+def _in_place(net: nn.Module, growth: list[Resize]) -> Callable[[NDArray[Any], Tile, Sizes], NDArray[Any]]:
+    """The network as a function of a tile's pixels, its place, and the sizes of the image."""
     device = next((p.device for p in net.parameters()), torch.device("cpu"))
 
-    def run(pixels: NDArray[Any], tile: Tile) -> NDArray[Any]:
+    def run(pixels: NDArray[Any], tile: Tile, sizes: Sizes) -> NDArray[Any]:
         start = tuple(span.start for span in tile)
         more = tuple(size - (span.stop - span.start) for size, span in zip(sizes, tile, strict=True))
         with torch.no_grad(), Placed(growth, PERIOD, start, more):
@@ -109,9 +109,10 @@ class _Trial:
                 height, width = self.net(x).shape[2:]
         except Exception as error:  # torch and other libraries have their own classes
             rows, columns = self.sizes
+            why = str(error).splitlines()[0]
             raise DataError(
-                f"the network does not take images of {columns} x {rows} pixels ({str(error).splitlines()[0]}): crop or "
-                "extend them, to a multiple of 32, say"
+                f"the network does not take images of {columns} x {rows} pixels ({why}): crop or extend them, to a "
+                "multiple of 32, say"
             ) from None
         return (height, width), recorded.calls
 
@@ -151,7 +152,7 @@ class _Trial:
         self, axis: int, x: Tensor, expected: Tensor, step: int, stride: int, reach: int, growth: list[Resize]
     ) -> bool:
         """Whether three parts of a strip give its outputs; their corners are at no multiple of twice the step."""
-        sizes, counts = (tuple(map(int, each.shape[2:])) for each in (x, expected))
+        sizes, counts = ((each.shape[2], each.shape[3]) for each in (x, expected))
         n, count = sizes[axis], counts[axis]
         before, after = (PERIOD * periods + (step if step < PERIOD else 0) for periods in (1, 2))
         after = after if step < PERIOD else PERIOD
@@ -159,7 +160,7 @@ class _Trial:
         across = Span(0, sizes[1 - axis], 0, counts[1 - axis])
         for along in (Span(before, n - after, first, last), Span(0, n - after, 0, last), Span(before, n, first, count)):
             tile = Tile(along, across) if axis == 0 else Tile(across, along)
-            view = View(_in_place(self.net, sizes, growth), sizes, counts, step, reach, stride)
+            view = View(_in_place(self.net, growth), sizes, counts, step, reach, stride)
             part = x[0].narrow(1 + axis, along.start, along.stop - along.start)
             try:
                 found = torch.from_numpy(view.exact(part.numpy(), tile))

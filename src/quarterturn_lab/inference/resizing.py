@@ -1,7 +1,7 @@
 """Up-sampling a part of a map as it would be in the whole map.
 
-To resize 1875 positions to 3749 is not quite to double them: each sample lies at its own place between two positions. So a
-tile must know where it is.
+To resize 1875 positions to 3749 is not quite to double them: each sample lies at its own place between two positions.
+So a tile must know where it is.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -64,7 +64,9 @@ class Placed(TorchFunctionMode):
         size = kwargs["size"]
         after = tuple(size) if isinstance(size, Sequence) else (int(size),) * 2
         axes = [
-            _Axis(here, there, by * more // self.step, to * more // self.step, by * at // self.step, to * at // self.step)
+            _Axis(
+                here, there, by * more // self.step, to * more // self.step, by * at // self.step, to * at // self.step
+            )
             for here, there, by, to, more, at in zip(
                 x.shape[2:], after, growth.before, growth.after, self.more, self.start, strict=True
             )

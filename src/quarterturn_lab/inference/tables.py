@@ -2,25 +2,31 @@
 
 import csv
 import io
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quarterturn_lab.data import images
+from quarterturn_lab.data import images, numeric_files
 from quarterturn_lab.errors import ConfigError, DataError
-from quarterturn_lab.files import write_atomically
-from quarterturn_lab.inference.whole_images import Run
+from quarterturn_lab.files import no_space, write_atomically
+from quarterturn_lab.inference.large_files import check_channels, opened
+from quarterturn_lab.inference.tiles import SIDE, Run
+from quarterturn_lab.inference.unfinished import unfinished
 from quarterturn_lab.runs.model_card import ModelCard
 
 Files = list[tuple[str, Path]]  # names and paths
-Progress = Callable[[int, int], None]  # images done, number of images
+Progress = Callable[..., None]  # how many are done, of how many, and of what (images, unless said)
 Place = tuple[int, int, int, int]  # x, y, width, height in pixels of the image
 PLACE = ("x", "y", "width", "height")
+SMALLEST = 64  # tile
 MOST = 1_000_000  # images in a batch, and pixels of a side
+LABELS = {"classes": "predicted_class", "tags": "predicted_tags"}  # a column for each task
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet runs a cell that begins so
 
 
@@ -34,12 +40,18 @@ class Options:
     skip_bad: bool = False
     window: int | None = None
     stride: int | None = None
+    level: int = 0  # of a pyramid
+    tile: int = SIDE
+    max_pixels: int | None = None  # in place of the limit in training
 
     def __post_init__(self) -> None:
-        for name in ("batch", "window", "stride"):
+        for name in ("batch", "window", "stride", "tile", "max_pixels"):
             value = getattr(self, name)
-            if value is not None and not 1 <= value <= MOST:
-                raise ConfigError(f"--{name} {value}: give 1 or more, and at most {MOST:,}")
+            most = MOST if name != "max_pixels" else MOST**2
+            if value is not None and not 1 <= value <= most:
+                raise ConfigError(f"--{name.replace('_', '-')} {value}: give 1 or more, and at most {most:,}")
+        if self.tile < SMALLEST:
+            raise ConfigError(f"--tile {self.tile}: give at least {SMALLEST} pixels")
         if self.stride and not self.window:
             raise ConfigError("--stride is the step between windows: give --window too")
 
@@ -77,45 +89,46 @@ def _inputs(
 ) -> Iterator[tuple[Row, NDArray[np.float32] | None]]:
     for number, (name, path) in enumerate(files, start=1):
         try:
-            array = decoded(path, card, options.convert, scaled=options.window is None)
+            for place, part in _parts(path, card, options):
+                yield Row(name, place), card.scaling(images.fitted(part, card.settings))
         except DataError as error:
             if not options.skip_bad:
                 raise
             yield Row(name, skipped=str(error)), None
-        else:
-            for place in windows(array.shape[2], array.shape[1], options):
-                part = array if place is None else array[:, place[1] :][:, : place[3], place[0] :][:, :, : place[2]]
-                yield Row(name, place), card.scaling(images.fitted(part, card.settings))
         progress(number, len(files))
 
 
-def decoded(path: Path, card: ModelCard, convert: bool, scaled: bool) -> NDArray[np.float32]:
-    """The pixels of an image. Grey and colour must match the training images, unless `convert`."""
-    array, bands = images.decoded(path, card.settings, scaled)
-    if card.bands and not convert and not set(bands) & set(card.bands):
-        trained = " or ".join(map(str, card.bands))
-        raise DataError(
-            f"{images.has_channels(path, bands[0])}, but the network was trained on images with {trained}: use "
-            "--convert to convert between grey and colour"
-        )
-    return array
+def _parts(path: Path, card: ModelCard, options: Options) -> Iterator[tuple[Place | None, NDArray[Any]]]:
+    """The pixels of an image, or of its windows, which are read one by one."""
+    if options.window is None and not options.level:
+        array, bands = images.decoded(path, card.settings, scaled=True)
+        check_channels(path, bands, card, options.convert)
+        yield None, array
+        return
+    with opened(path, card, options.convert, options.level) as picture:
+        if options.window is None:
+            if picture.width * picture.height > card.settings.max_pixels:
+                limit = card.settings.max_pixels
+                raise DataError(numeric_files.too_many_pixels(path, picture.width, picture.height, limit))
+            yield None, picture.read(0, picture.height, 0, picture.width)
+            return
+        for place in windows(picture.width, picture.height, options):
+            x, y, width, height = place
+            yield place, picture.read(y, y + height, x, x + width)
 
 
-def windows(width: int, height: int, options: Options) -> Iterable[Place | None]:
-    """Where the windows of an image are, row by row; the last ones end at its edge. None is the whole image.
+def windows(width: int, height: int, options: Options) -> Iterator[Place]:
+    """Where the windows of an image are, row by row; the last ones end at its edge.
 
     >>> [place for place in windows(25, 10, Options(window=10))]
     [(0, 0, 10, 10), (10, 0, 10, 10), (15, 0, 10, 10)]
     """
     side = options.window
-    if side is None:
-        return [None]
+    assert side is not None
     step = options.stride or side
-    return [
-        (x, y, min(side, width), min(side, height))
-        for y in _starts(height, side, step)
-        for x in _starts(width, side, step)
-    ]
+    for y in _starts(height, side, step):
+        for x in _starts(width, side, step):
+            yield x, y, min(side, width), min(side, height)
 
 
 def _starts(length: int, side: int, step: int) -> list[int]:
@@ -126,26 +139,75 @@ def _starts(length: int, side: int, step: int) -> list[int]:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def write_rows(out: Path, card: ModelCard, found: list[Row], options: Options) -> None:
-    """Write the table of a prediction: name, place of the window, predicted class or tags, and all answers.
+def write_table(
+    out: Path, run: Run, card: ModelCard, files: Files, options: Options, job: dict[str, Any], progress: Progress
+) -> list[str]:
+    """Write a table of predictions; returns why images were skipped.
 
-    With `skip_bad` a last column says why an image was skipped.
+    Rows go to a file as they come, and the same job continues after the last image there. With `skip_bad` a last column
+    says why an image was skipped.
     """
-    label = {"classes": "predicted_class", "tags": "predicted_tags"}.get(card.task)
-    header = ["image", *(PLACE if options.window else ()), *([label] if label else ()), *card.classes]
-    if options.skip_bad:
-        header.append("skipped")
-    cells = []
-    for row in found:
-        line = [safe(row.name)]
-        line += map(str, row.place or [""] * 4) if options.window else ()
-        if row.answers is None:
-            line += [""] * (bool(label) + len(card.classes))
-        else:
-            line += [safe(predicted(card, row.answers))] if label else ()
-            line += [f"{value:.8g}" for value in row.answers]
-        cells.append([*line, *([safe(row.skipped)] if options.skip_bad else ())])
-    write_cells(out, list(map(safe, header)), cells)
+    with unfinished(out, job) as folder, no_space(str(out)):
+        table, marks = folder / "rows.csv", folder / "images"
+        _add_rows(table, marks, run, card, files, options, progress)
+        with table.open(newline="") as file:
+            skipped = [line[-1] for line in csv.reader(file) if line[-1]]
+        if len(skipped) == len(files):
+            raise DataError(f"none of the {len(files)} images can be used; the first: {skipped[0]}")
+        scratch = folder / "table.csv"
+        with table.open(newline="") as source, scratch.open("w", newline="") as target:
+            writer = csv.writer(target, lineterminator="\n")
+            writer.writerow(map(safe, _header(card, options)))
+            writer.writerows(line if options.skip_bad else line[:-1] for line in csv.reader(source))
+            target.flush()
+            os.fsync(target.fileno())
+        out.parent.mkdir(parents=True, exist_ok=True)
+        scratch.replace(out)
+        return skipped
+
+
+def _add_rows(
+    table: Path, marks: Path, run: Run, card: ModelCard, files: Files, options: Options, progress: Progress
+) -> None:
+    """Add the rows of the images that are missing; `marks` has, line by line, images done and bytes of their rows."""
+    complete = marks.read_text().rpartition("\n")[0].splitlines() if marks.exists() else []
+    done, size = map(int, complete[-1].split()) if complete else (0, 0)
+    progress(done, len(files))
+    with table.open("ab") as start:
+        start.truncate(size)
+    with table.open("a", newline="") as file, marks.open("a") as record:
+        writer = csv.writer(file, lineterminator="\n")
+        number, last = done - 1, None  # of the image whose rows are written
+        found = rows(run, card, files[done:], options, lambda count, _: progress(done + count, len(files)))
+        while several := list(islice(found, options.batch)):
+            for row in several:
+                if row.name != last:
+                    number, last = number + 1, row.name
+                    before = file.tell()
+                writer.writerow(_cells(card, row, options))
+            file.flush()
+            record.write(f"{number} {before}\n")  # the last image may have more rows
+            record.flush()
+
+
+def _header(card: ModelCard, options: Options) -> list[str]:
+    """The columns: name, place of the window, predicted class or tags, and all answers."""
+    label = LABELS.get(card.task)
+    columns = ["image", *(PLACE if options.window else ()), *([label] if label else ()), *card.classes]
+    return [*columns, *(["skipped"] if options.skip_bad else ())]
+
+
+def _cells(card: ModelCard, row: Row, options: Options) -> list[str]:
+    """A row, with a last cell that says why it was skipped."""
+    label = card.task in LABELS
+    cells = [safe(row.name)]
+    cells += map(str, row.place or [""] * 4) if options.window else ()
+    if row.answers is None:
+        cells += [""] * (label + len(card.classes))
+    else:
+        cells += [safe(predicted(card, row.answers))] if label else ()
+        cells += [f"{value:.8g}" for value in row.answers]
+    return [*cells, safe(row.skipped)]
 
 
 def predicted(card: ModelCard, answers: NDArray[np.float64]) -> str:

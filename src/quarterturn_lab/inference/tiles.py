@@ -1,12 +1,12 @@
 """An image in tiles: which pixels a network must see so that its answers are those for the whole image.
 
 A tile starts at a multiple of the network's total stride from the image's first pixel, and ends at such a multiple from
-its last one. So each orientation, at whichever corner it starts its windows, puts them where it would in the whole image
-(decision 42). Nothing here needs torch: a network is a function from arrays to arrays.
+its last one. So each orientation, at whichever corner it starts its windows, puts them where it would in the whole
+image (decision 42). Nothing here needs torch: a network is a function from arrays to arrays.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -38,13 +38,20 @@ class Tile(NamedTuple):
 class View:
     """How a network sees an image of a certain size, and how to run it on a tile of it."""
 
-    run: Callable[[NDArray[np.float32], Tile], NDArray[Any]]
+    run: Callable[[NDArray[np.float32], Tile, Sizes], NDArray[Any]]  # a part of the image, its place, the image's sizes
     inputs: Sizes
     outputs: Sizes
     step: int = 1  # the total stride
     reach: int = 0  # pixels around a tile that its outputs depend on, beyond those without an output of their own
     stride: int = 1  # inputs for each output
     alone: str = ""  # why tiles are seen alone: the layer that looks at the whole image
+
+    def of(self, sizes: Sizes) -> "View":
+        """The same for an image of other sizes, larger or smaller by a multiple of the step."""
+        height, width = (
+            count + (size - n) // self.stride for count, size, n in zip(self.outputs, sizes, self.inputs, strict=True)
+        )
+        return replace(self, inputs=sizes, outputs=(height, width))
 
     def tiles(self, side: int) -> list[Tile]:
         """The tiles of the image, row by row. A turned image has the turned tiles."""
@@ -55,9 +62,7 @@ class View:
         if inputs <= side + 2 * self.reach:
             return [Span(0, inputs, 0, outputs)]
         return [
-            Span(
-                self._corner(first * self.stride), inputs - self._corner((outputs - last) * self.stride), first, last
-            )
+            Span(self._corner(first * self.stride), inputs - self._corner((outputs - last) * self.stride), first, last)
             for first, last in pairwise(cuts(outputs, -(-outputs * self.stride // side)))
         ]
 
@@ -67,7 +72,7 @@ class View:
 
     def exact(self, image: NDArray[np.float32], tile: Tile) -> NDArray[Any]:
         """The outputs of a tile for its part of the image, `(C, H, W)` -> `(classes, H', W')`."""
-        found = self.run(np.ascontiguousarray(image)[None], tile)[0]
+        found = self.run(np.ascontiguousarray(image)[None], tile, self.inputs)[0]
         rows, columns = (
             slice(span.first - span.start // self.stride, span.last - span.start // self.stride) for span in tile
         )
@@ -89,3 +94,12 @@ def cuts(length: int, count: int) -> list[int]:
     count += length % 2 and 1 - count % 2  # an odd length has no middle to cut at
     before = [length * i // count for i in range((count + 1) // 2)]
     return [*before, *([length // 2] if count % 2 == 0 else []), *(length - cut for cut in reversed(before))]
+
+
+@dataclass(frozen=True)
+class Network:
+    """A trained network as a function of whole inputs, and of tiles of images of given sizes."""
+
+    run: Run
+    view: Callable[[Sizes], View]
+    identity: str  # of its weights

@@ -1,19 +1,19 @@
-"""Masks of images of any size from a fully convolutional network, block by block if it has no strides.
+"""Maps of images in memory from a fully convolutional network, in blocks if it has no strides.
 
 Nothing here needs torch: a network is a function from arrays to arrays.
 """
 
-from collections.abc import Callable
-from itertools import pairwise
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quarterturn_lab.runs.model_card import probabilities
+from quarterturn_lab.errors import ConfigError
+from quarterturn_lab.inference.tiles import Network, Run, Sizes, Tile, View
+from quarterturn_lab.runs.model_card import ModelCard, probabilities
 
-Run = Callable[[NDArray[np.float32]], NDArray[Any]]  # (N, C, H, W) -> (N, classes, H', W')
 BLOCK = 256  # side of a block of the output; keeps the feature maps small
+MOST = 16_000_000  # pixels that a network with strides may see at once
 
 
 def object_map(
@@ -22,30 +22,43 @@ def object_map(
     """`(C, H, W)` -> `(H - 2 margin, W - 2 margin)`: the probability that each pixel belongs to an object.
 
     For regions `(classes, H - 2 margin, W - 2 margin)`: the probability of each class.
+    """
+    height, width = image.shape[1:]
+    view = plain_view(run, (height, width), margin, shrinks)
+    return joined(view, ((tile, probabilities(task, found[None])[0]) for tile, found in view.parts(image, BLOCK)))
+
+
+def joined(view: View, parts: Iterable[tuple[Tile, NDArray[np.float64]]]) -> NDArray[np.float64]:
+    """One map of the maps of all tiles."""
+    whole = None
+    for tile, part in parts:
+        if whole is None:
+            whole = np.empty((*part.shape[:-2], *view.outputs))
+        whole[..., tile.rows.first : tile.rows.last, tile.columns.first : tile.columns.last] = part
+    assert whole is not None
+    return whole
+
+
+def plain_view(run: Run, sizes: Sizes, margin: int, shrinks: bool) -> View:
+    """How a network sees an image, by what is known without trying.
 
     Without strides, each output depends only on its neighbourhood, so overlapping blocks give the same result as the
     whole image. `shrinks`: the network has strides, and the image is not split.
     """
-    height, width = (length - 2 * margin for length in image.shape[1:])
-    step = max(height, width) if shrinks else BLOCK
-    rows = []
-    for top, bottom in _parts(height, step):
-        row = []
-        for left, right in _parts(width, step):
-            block = image[:, top : bottom + 2 * margin, left : right + 2 * margin]
-            row.append(probabilities(task, run(np.ascontiguousarray(block[None])))[0])
-        rows.append(np.concatenate(row, axis=-1))
-    return np.concatenate(rows, axis=-2)
+    height, width = (length - 2 * margin for length in sizes)
+    return View(lambda part, tile, whole: run(part), sizes, (height, width), reach=max(sizes) if shrinks else 0)
 
 
-def _parts(length: int, step: int) -> list[tuple[int, int]]:
-    count = -(-length // step)
-    ends = [round(length * i / count) for i in range(count + 1)]
-    return list(pairwise(ends))
+def plain_network(run: Run, card: ModelCard, identity: str = "") -> Network:
+    """A network of which only the model card is known, such as that of an ONNX file."""
 
+    def view(sizes: Sizes) -> View:
+        height, width = sizes
+        if card.shrinks and height * width > MOST:
+            raise ConfigError(
+                f"the network has strides, and an ONNX file does not say where to cut {width:,} x {height:,} pixels "
+                "into tiles: use the run directory instead of --onnx"
+            )
+        return plain_view(run, sizes, card.margin, card.shrinks)
 
-def with_margin(image: NDArray[np.float32], margin: int) -> NDArray[np.float32]:
-    """The image extended by reflection, so that every pixel has an output."""
-    if not margin:
-        return image
-    return np.pad(image, ((0, 0), (margin, margin), (margin, margin)), mode="symmetric")
+    return Network(run, view, identity)

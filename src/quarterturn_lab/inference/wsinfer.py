@@ -12,7 +12,7 @@ from quarterturn_lab.inference import torchscript
 from quarterturn_lab.inference.agreement import Written
 from quarterturn_lab.inference.network import runner
 from quarterturn_lab.inference.source import About, Source
-from quarterturn_lab.inference.whole_images import Run
+from quarterturn_lab.inference.tiles import Run
 
 CPU = torch.device("cpu")
 

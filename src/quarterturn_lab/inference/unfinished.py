@@ -1,0 +1,48 @@
+"""Long predictions that continue: what is done is kept in a folder beside the output until all is there."""
+
+import fcntl
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from quarterturn_lab.errors import RunError
+from quarterturn_lab.files import no_space
+
+
+@contextmanager
+def unfinished(out: Path, job: dict[str, Any]) -> Iterator[Path]:
+    """A folder for what is done of a job; it is removed at the end, and kept after an error or a kill.
+
+    The same job finds what it left. What another one left for the same output is thrown away.
+    """
+    folder = out.absolute().with_name(f".{out.name}.unfinished")
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "job.json").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(f"another process is writing {out}: wait for it, or give another --out") from None
+        file.seek(0)
+        text = json.dumps(job, sort_keys=True)
+        if file.read() != text:
+            for path in folder.iterdir():
+                if path.is_dir():
+                    shutil.rmtree(path)
+                elif path.name != "job.json":
+                    path.unlink()
+            file.seek(0)
+            file.truncate()
+            with no_space(str(out)):
+                file.write(text)
+                file.flush()
+        yield folder
+    shutil.rmtree(folder)
+
+
+def state_of(path: Path) -> tuple[str, int, int]:
+    """What changes if a file does: its place, size and time."""
+    found = path.stat()
+    return str(path.resolve()), found.st_size, found.st_mtime_ns
