@@ -16,9 +16,10 @@ from PIL import Image
 import quarterturn as qt
 from quarterturn_lab import hub
 from quarterturn_lab.errors import ConfigError, RunError
-from quarterturn_lab.inference import predict, tables, torchscript
+from quarterturn_lab.inference import tables, torchscript
 from quarterturn_lab.inference.agreement import Written, agreement
-from quarterturn_lab.inference.network import trained_runner
+from quarterturn_lab.inference.masks import probability_map
+from quarterturn_lab.inference.network import trained_network
 from quarterturn_lab.runs.trained import card_of, load_with_card
 from quarterturn_lab.training import training_run
 
@@ -59,10 +60,10 @@ def picture(root: Path, run: Path, size: tuple[int, int] | None = None) -> tuple
 
 
 def predicted(run: Path, path: Path) -> np.ndarray:
-    network, card = trained_runner(run, "cpu")
+    network, card = trained_network(run, "cpu")
     if card.is_dense:
-        return predict.mask(network, card, path, True)
-    return tables.vectors(network, card, [("a", path)], 1, True, lambda *_: None)[0]
+        return probability_map(network, card, path, True)
+    return tables.vectors(network.run, card, [("a", path)], 1, True, lambda *_: None)[0]
 
 
 def softmax(values: np.ndarray) -> np.ndarray:

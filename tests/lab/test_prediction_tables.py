@@ -14,8 +14,9 @@ from labtools import call, class_folders, tiny
 from PIL import Image
 
 from quarterturn_lab.errors import DataError
-from quarterturn_lab.inference import predict
+from quarterturn_lab.inference.masks import probability_map
 from quarterturn_lab.inference.tables import Options, safe, windows
+from quarterturn_lab.inference.whole_images import plain_network
 from quarterturn_lab.runs.trained import card_of
 from quarterturn_lab.settings.networks import Net
 from quarterturn_lab.training import training_run
@@ -211,7 +212,7 @@ def test_an_image_that_is_too_small_is_named(runs: Path, tmp_path: Path) -> None
     for side, error in ((1, DataError), (80, RuntimeError)):  # a large one has another reason
         Image.new("L", (side, side)).save(tmp_path / "a.png")
         with pytest.raises(error, match="no room"):
-            predict.mask(no_room, card, tmp_path / "a.png", False)
+            probability_map(plain_network(no_room, card), card, tmp_path / "a.png")
 
 
 # --- every task, with torch and with ONNX -----------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from quarterturn_lab.data.galaxies import IMAGES, TABLE
 from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.evaluation.score import evaluate, examples, labels_of, predict, scene_error
 from quarterturn_lab.inference.network import for_whole_images, runner
-from quarterturn_lab.inference.whole_images import BLOCK, object_map, with_margin
+from quarterturn_lab.inference.whole_images import BLOCK, object_map
 from quarterturn_lab.models.build import build, filters_twin, initialise
 from quarterturn_lab.runs import network, run_directory
 from quarterturn_lab.runs.trained import load_with_data
@@ -150,9 +150,6 @@ def test_blocks_do_not_show() -> None:
     parts = object_map(runner(net, CPU), image, config_net.margin)
     assert parts.shape == (BLOCK + 58, 2 * BLOCK + 21)
     assert np.abs(parts - object_map(runner(net, CPU), image, config_net.margin, shrinks=True)).max() < 1e-5
-    padded = with_margin(image, 6)
-    assert object_map(runner(net, CPU), padded, 6).shape == image.shape[1:]
-    assert np.array_equal(with_margin(image, 0), image)
 
 
 @pytest.mark.parametrize("group", ["C4", "D4"])

@@ -16,7 +16,7 @@ from PIL import Image
 
 from quarterturn_lab.data.dataset import COLOUR
 from quarterturn_lab.errors import DataError, RunError
-from quarterturn_lab.files import check_replaceable, no_space
+from quarterturn_lab.files import no_space
 from quarterturn_lab.inference.large_files import Picture, opened
 from quarterturn_lab.inference.tiles import SIDE, Network, Tile, View
 from quarterturn_lab.inference.whole_images import joined
@@ -130,7 +130,6 @@ def write(
     say: Say,
 ) -> None:
     """Write the mask of an image. `folder` keeps what is done so far: the same call continues."""
-    check_replaceable(out)
     view = view_of(network, card, picture, side)
     tiles = view.tiles(side)
     canvas = canvas_for(card, picture, folder / "mask.raw")

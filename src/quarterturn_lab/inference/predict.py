@@ -15,7 +15,7 @@ from typing import Any
 from quarterturn_lab.data import images
 from quarterturn_lab.data.layouts import OTHERS
 from quarterturn_lab.errors import ConfigError, DataError, RunError
-from quarterturn_lab.files import no_space
+from quarterturn_lab.files import check_replaceable, no_space
 from quarterturn_lab.inference import masks
 from quarterturn_lab.inference.large_files import Picture, opened
 from quarterturn_lab.inference.masks import Say
@@ -134,6 +134,7 @@ def _check(card: ModelCard, files: Files, out: Path, options: Options) -> None:
             raise ConfigError("--grey is for masks, and this network labels whole images: leave it out")
         if out.is_dir():
             raise ConfigError(f"--out {out} is a folder: give the name of a file, such as {out / 'predictions.csv'}")
+        check_replaceable(out)
         return
     if options.window:
         raise ConfigError("--window is for networks that label whole images; this one labels each pixel of any image")
@@ -146,6 +147,9 @@ def _check(card: ModelCard, files: Files, out: Path, options: Options) -> None:
             raise ConfigError(f"--out {out} is the image itself: give another name")
         if out.suffix.lower() in masks.TIFF and find_spec("tifffile") is None:
             raise ConfigError(f'--out {out} needs tifffile: pip install "quarterturn[tiff]", or write a .png file')
+        check_replaceable(out)
+    elif out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out} is a file: give a folder, or the name of a .png or .tif file for one image")
 
 
 def _job(network: Network, card: ModelCard, files: Files, options: Options) -> dict[str, Any]:

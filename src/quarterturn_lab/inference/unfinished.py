@@ -38,8 +38,18 @@ def unfinished(out: Path, job: dict[str, Any]) -> Iterator[Path]:
             with no_space(str(out)):
                 file.write(text)
                 file.flush()
-        yield folder
+        try:
+            yield folder
+        except BaseException:
+            if not any(_is_work(path) for path in folder.rglob("*")):
+                shutil.rmtree(folder)
+            raise
     shutil.rmtree(folder)
+
+
+def _is_work(path: Path) -> bool:
+    """Whether a file says that something is done, or is a part of it."""
+    return path.is_file() and path.stat().st_size > 0 and path.name not in ("job.json", "mask.raw")
 
 
 def state_of(path: Path) -> tuple[str, int, int]:
