@@ -1,6 +1,7 @@
 """The user's own images: every layout from a small folder, every bad input by its message, and the split."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from quarterturn_lab.data.dataset import Dataset, Settings
 from quarterturn_lab.data.look import look
 from quarterturn_lab.data.own_images import load
 from quarterturn_lab.data.scaling import scaling_of
-from quarterturn_lab.data.splits import three_parts
+from quarterturn_lab.data.splits import copies, three_parts
 from quarterturn_lab.data.watch import watching
 from quarterturn_lab.errors import ConfigError, DataError
 
@@ -206,11 +207,62 @@ def test_the_commands_info_and_verify_name_bad_files(tmp_path: Path, capsys: pyt
     assert "--task numbers is not for images with one folder for each class: leave it out" in errors
 
 
+def test_a_class_may_be_called_train(tmp_path: Path) -> None:
+    assert agree(class_folders(tmp_path / "a", 12, ("bus", "train"))).classes == ("bus", "train")
+    class_folders(tmp_path / "b" / "train", 12)
+    (tmp_path / "b" / "notes").mkdir()
+    assert agree(tmp_path / "b").classes == ("ant", "bee")  # a split, with another folder beside it
+
+
+def test_names_are_kept_and_what_systems_leave_is_not_read(tmp_path: Path) -> None:
+    names = ("Rädertier, groß", 'it\'s a 100% "test"', "日本 (2)")
+    data = agree(class_folders(tmp_path / "folder, ä %20", 6, names))
+    assert data.classes == tuple(sorted(names))
+    for name in ("Thumbs.db", ".DS_Store", "__MACOSX/a/._0.png", "@eaDir/0.png", f"{names[0]}/._0.png", ".git/x.png"):
+        path = tmp_path / "folder, ä %20" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"no image")
+    assert agree(tmp_path / "folder, ä %20").names == data.names
+
+
+@pytest.mark.parametrize(
+    ("mode", "suffix", "channels"),
+    [("RGBA", "png", 3), ("P", "png", 3), ("1", "tif", 1), ("CMYK", "jpg", 3), ("LA", "png", 1), ("L", "BMP", 1)],
+)
+def test_every_kind_of_pixel_is_read(mode: str, suffix: str, channels: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name, level in (("dark", 0), ("light", 150)):
+        (tmp_path / name).mkdir()
+        for i in range(12):
+            pixels = (rng.integers(0, 100, (9, 9, 3)) + level).astype(np.uint8)
+            Image.fromarray(pixels).convert(mode).save(tmp_path / name / f"{i}.{suffix}")
+    data = agree(tmp_path)
+    assert data.images.shape[1] == channels
+    means = [data.images[data.labels == label].mean() for label in (0, 1)]
+    assert means[1] - means[0] > 50
+
+
+def test_a_table_without_rows_is_named(tmp_path: Path) -> None:
+    class_folders(tmp_path, 8, ("pictures",))
+    for text in ("", "file,label\n"):
+        (tmp_path / "labels.csv").write_text(text)
+        with pytest.raises(DataError, match=r"only one class \(pictures\).*labels.csv has no rows for its images"):
+            load(own(tmp_path))
+
+
+def test_copies_of_training_images_are_found(tmp_path: Path) -> None:
+    data = agree(class_folders(tmp_path, 20))
+    assert copies(data) == []
+    pixels = data.images.copy()
+    pixels[data.test[2]] = pixels[data.train[5]]
+    assert copies(replace(data, images=pixels)) == [data.names[data.test[2]]]
+
+
 def test_links_in_circles_end(tmp_path: Path) -> None:
     root = class_folders(tmp_path, 4)
     (root / "ant/again").symlink_to(root, target_is_directory=True)
     (root / "bee/again").symlink_to(root / "bee", target_is_directory=True)
-    assert look(own(root)).images >= 8
+    assert look(own(root)).images == 8
 
 
 def test_a_folder_without_images_shows_the_layouts(tmp_path: Path) -> None:

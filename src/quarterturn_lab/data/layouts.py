@@ -55,6 +55,7 @@ OTHERS = {  # kinds of files that are not read, and what to do
     ".tar.gz": "unpack them",
     ".tgz": "unpack them",
 }
+HIDDEN = (".", "__", "@eaDir")  # what the names of folders begin with that systems make: .git, __MACOSX, @eaDir
 TREE = (
     "images in one of these layouts:\n"
     "  {folder}/<class>/<image>.jpg                           one folder for each class (also png, tif, fits ...)\n"
@@ -118,7 +119,11 @@ def layout_of(settings: Settings) -> Layout:
     if not found.files and not found.bad:
         _explain(folder, tree)
     if len(found.classes) < 2 and found.task == "classes":
-        raise DataError(f"{folder} has only one class ({', '.join(found.classes)}), two are needed; expected {tree}")
+        without = [path.name for path in _tables_of(folder, None)] if settings.labels != "folders" else []
+        rows = f"; {' and '.join(without)} has no rows for its images" if without and not by_table else ""
+        raise DataError(
+            f"{folder} has only one class ({', '.join(found.classes)}), two are needed{rows}; expected {tree}"
+        )
     if settings.task not in ("auto", found.task):
         raise ConfigError(f"--task {settings.task} is not for images with {found.words}: leave it out")
     return _finished(found, folder, settings)
@@ -157,7 +162,7 @@ def _explain(folder: Path, tree: str) -> None:
     if here:
         raise DataError(f"{folder} has {len(here):,} images, but no labels; expected {tree}")
     for suffix, count in other_files(folder).items():
-        raise DataError(f"no images in {folder}, but {count:,} files {suffix}: {OTHERS[suffix]}")
+        raise DataError(f"no images in {folder}, but {count:,} file{'s' * (count > 1)} {suffix}: {OTHERS[suffix]}")
     raise DataError(f"no images in {folder}: {_contents(folder)}; expected {tree}")
 
 
@@ -177,6 +182,8 @@ def _with_specimens(layout: Layout, groups_by: str | None) -> Layout:
 
 def _class_folders(folder: Path) -> Layout:
     parts = parts_of(folder)
+    if parts and len(parts) < len(subfolders(folder)) and not any(subfolders(root) for root in parts):
+        parts = {}  # a class that is called train
     if set(parts.values()) == {"train"}:  # as of a challenge: DIR/train/<class>/
         folder, parts = next(iter(parts)), {}
     files: dict[str, Path] = {}
@@ -402,20 +409,20 @@ def _pairs(pictures: Path, maps: Path, prefix: str) -> tuple[dict[str, Path], di
 
 def subfolders(folder: Path) -> list[Path]:
     """The folders in a folder, sorted, without hidden ones."""
-    return [path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith((".", "__"))]
+    return [path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(HIDDEN)]
 
 
 def images_in(folder: Path, prefix: str = "") -> tuple[dict[str, Path], dict[str, str]]:
     """The image files in a folder, at any depth, by name; and those that cannot be used, with the reason."""
     good: dict[str, Path] = {}
     bad: dict[str, str] = {}
-    seen = set()
+    seen = {os.path.realpath(above) for above in Path(os.path.abspath(folder)).parents}
     for here, inner, names in os.walk(folder, followlinks=True):
         if os.path.realpath(here) in seen:  # a link to a folder above
             inner.clear()
             continue
         seen.add(os.path.realpath(here))
-        inner[:] = sorted(name for name in inner if not name.startswith((".", "__")))
+        inner[:] = sorted(name for name in inner if not name.startswith(HIDDEN))
         for name in sorted([*names, *inner]):
             path = Path(here, name)
             if name.startswith(".") or path.suffix.lower() not in images.SUFFIXES:

@@ -152,3 +152,13 @@ def _check_groups(group: dict[str, str], part: dict[str, str]) -> None:
                 f"the specimen {key} is in two parts, {first} ({where}) and {name} ({here}): move its images together, "
                 "or leave --groups-by out"
             )
+
+
+def copies(data: Data) -> list[str]:
+    """The names of test images whose pixels are those of a training image."""
+
+    def pixels(i: int) -> tuple[tuple[int, ...], bytes]:
+        return data.images[i].shape, hashlib.sha256(data.images[i].tobytes()).digest()
+
+    known = {pixels(i) for i in data.train}
+    return [data.names[i] for i in data.test if pixels(i) in known]

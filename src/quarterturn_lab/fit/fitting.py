@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from quarterturn_lab.data import splits
 from quarterturn_lab.data.dataset import Data, Settings, subset
 from quarterturn_lab.data.look import Found, look
 from quarterturn_lab.data.watch import watching
@@ -104,7 +105,7 @@ class Fit:
         wanted = self.request.symmetry if self.request.symmetry != "auto" else "D4"
         timed = self.made(found, smallest, self.network(wanted), 1, plan.warps_of(wanted))
         costs = {threads: self.cost(found, timed, threads) for threads in {1, timed.threads}}
-        self.threads = min(costs, key=lambda threads: costs[threads])
+        self.threads = plan.threads_for(costs)
         per_position = costs[self.threads] / smallest.positions
 
         def epoch(size: plan.Size) -> float:
@@ -168,6 +169,11 @@ class Fit:
             epochs = plan.epochs_for(seconds, epoch, self.scoring(config, found.parts, size) * cost)
             config, took = self.made(found, size, name, epochs, warps), f" of {epoch:.1f} seconds"
         self.bars.say(f"training: {plan.in_words(config)}, {config.epochs} epochs{took}")
+        if copies := splits.copies(data):
+            self.bars.say(
+                f"note: {len(copies):,} of {len(data.test):,} test images are copies of training images, such as "
+                f"{copies[0]}, so that the test is too easy: remove them, or keep them together with --groups-by"
+            )
         return config, data
 
     def train(

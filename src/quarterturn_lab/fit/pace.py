@@ -9,7 +9,7 @@ from quarterturn_lab.training.loop import State
 from quarterturn_lab.training.order import steps_per_epoch
 from quarterturn_lab.training.schedule import scored_epochs
 
-LOOK = 0.02  # share of the time between two looks at the clock: the speed of less than that is noise
+LOOK = 0.05  # share of the time between two looks at the clock: the speed of less than that is noise
 # A plan stays as it is if it is wrong by less than this share of the time, or this share of what is left.
 WRONG, WRONG_OF_REST = 0.03, 0.1
 FORWARD = 0.35  # seconds of scoring an image, as a share of those of training on it, until it is measured
@@ -36,7 +36,7 @@ class Pace:
         if decided or state.stopped or epoch == config.epochs or spent - self.looked[1] < LOOK * self.seconds:
             return config
         now = (spent - self.looked[1]) / (epoch - self.looked[0])
-        self.epoch_seconds = now if self.epoch_seconds is None else (self.epoch_seconds + now) / 2
+        self.epoch_seconds = now if self.epoch_seconds is None else (self.epoch_seconds + 2 * now) / 3
         self.looked = epoch, spent
         left = self.seconds - spent
         if self.everything:

@@ -30,6 +30,7 @@ STEPS = 20  # at least so many steps in an epoch of a small set, if batches of 8
 BATCHES = (8, 32)  # the larger one as in the searches of docs/when-to-use.md
 TRIAL = 0.25  # share of the minutes for the choice of the symmetry
 RESERVE = 0.05  # of the minutes, for what is not counted
+GAIN = 1.3  # more threads have to be faster by this
 FEWEST = 20  # images: with fewer, three parts of them say nothing
 
 # Row of each kind of network; those for groups are rolled, with as many maps as the ordinary one.
@@ -179,6 +180,17 @@ def cores() -> int:
     """The number of processors that this process may use: those of the machine, shared with those it trains with."""
     every = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, every // (team.local_world if (team := ranks.team()) else 1))
+
+
+def threads_for(costs: dict[int, float]) -> int:
+    """The number of threads, by the seconds of an image with each: more than one only if it is clearly faster.
+
+    On a machine with other work, threads wait for each other.
+
+    >>> threads_for({1: 1.0, 2: 0.9}), threads_for({1: 1.0, 2: 0.6})
+    (1, 2)
+    """
+    return min(costs, key=lambda threads: costs[threads] * (1.0 if threads == 1 else GAIN))
 
 
 def precision_on(device: torch.device) -> str:
