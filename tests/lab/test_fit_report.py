@@ -16,7 +16,7 @@ import quarterturn as qt
 from quarterturn_lab.data.dataset import Data, Dataset, Ragged, Scenes, Settings, Units
 from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.evaluation.certainty import calibration, share_interval
-from quarterturn_lab.report.fit_report import hands, unequal, write_fit_report
+from quarterturn_lab.report.fit_report import constant, hands, unequal, write_fit_report
 from quarterturn_lab.report.judged import judged, turned
 from quarterturn_lab.report.measures import Measure, difference
 from quarterturn_lab.settings.networks import NUCLEI, Net, edited
@@ -208,3 +208,16 @@ def test_a_comparison_on_a_machine_that_others_used_is_noted(seconds: Any, noted
     ]
     assert ("busier while the ordinary network was trained" in unequal(runs)) == noted
     assert unequal(runs[:1]) == ""
+
+
+def test_a_network_that_gives_one_answer_is_noted() -> None:
+    labels = np.array([0] * 18 + [1] * 2)
+    data = SimpleNamespace(task="classes", classes=("worm", "egg"))
+    run: Any = SimpleNamespace(data=data, labels=labels, predicted=np.tile([0.9, 0.1], (20, 1)))
+    assert "worm for every image is right for 18 of 20" in constant(run)
+    run.predicted = np.eye(2)[labels]
+    assert constant(run) == ""
+    numbers: Any = SimpleNamespace(data=SimpleNamespace(task="numbers"), summary={"test": {"r2": -0.1}})
+    assert "the mean of the numbers" in constant(numbers)
+    numbers.summary["test"]["r2"] = 0.1
+    assert constant(numbers) == ""

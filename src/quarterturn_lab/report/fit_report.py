@@ -83,7 +83,8 @@ def write_fit_report(
     turns = [turned(each, group or qt.C4) for each in runs]
     task, output = runs[0].data.task, output or run
     first = headline(runs, measures, turns)
-    warning = ". ".join(note for note in (hands(runs[0]) if task == "classes" else "", unequal(runs)) if note)
+    notes = [constant(runs[0]), hands(runs[0]) if task == "classes" else "", unequal(runs)]
+    warning = ". ".join(note for note in notes if note)
     output.mkdir(parents=True, exist_ok=True)
     write_atomically(
         output / "report.html",
@@ -103,6 +104,21 @@ def write_fit_report(
     if task == "classes":
         write_atomically(output / "confusion.csv", confusion_csv(runs[0]))
     return Written(output / "report.html", first, turns[0].exact if group else None, warning)
+
+
+def constant(run: Judged) -> str:
+    """A sentence about a network that is no better than one and the same answer for every image."""
+    if run.data.task == "classes":
+        counts = np.bincount(run.labels)
+        right = int((run.predicted.argmax(1) == run.labels).sum())
+        if right <= counts.max():
+            always = (
+                f"{run.data.classes[counts.argmax()]} for every image is right for {counts.max()} of {counts.sum()}"
+            )
+            return f"The network is no better than no network: {always}. Train for longer, or give --balanced"
+    if run.data.task == "numbers" and run.summary["test"]["r2"] <= 0:
+        return "The network is no better than the mean of the numbers for every image. Train for longer"
+    return ""
 
 
 def hands(run: Judged) -> str:

@@ -15,7 +15,7 @@ def headline(runs: list[Judged], measures: list[Measure], turns: list[Turned]) -
     """
     run, own = runs[0], measures[0]
     name = run.name[0].upper() + run.name[1:]
-    parts = [f"{name}: {own.text} on {own.images:,} test images ({own.interval_text})"]
+    parts = [f"{name}: {own.text} on {own.images:,} test image{'s' * (own.images != 1)} ({own.interval_text})"]
     if run.group and turns[0].exact < EXACT and not turns[0].changed:
         same = "the same answer for" if isinstance(run.data, Dataset) else "the mask turns with the image in"
         parts.append(f"{same} {orientations(run.group)}")
