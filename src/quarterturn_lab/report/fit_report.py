@@ -48,6 +48,7 @@ CHANGES = {  # what is drawn against the angle
     "answers": "mean change of a share",
 }
 TURNED = 60  # test images in the figure of angles
+SHORT = 10.0  # seconds of training in which nothing is compared
 BUSIER = 1.5  # as much processor time in a second is worth a note
 ENOUGH = 10  # test images of a class before it is named in a note
 
@@ -141,7 +142,9 @@ def hands(run: Judged) -> str:
 def unequal(runs: list[Judged]) -> str:
     """A sentence about two runs of which one had much more processor time in a second: others used the machine."""
     shares = [run.summary["cpu_seconds"] / max(run.summary["wall_seconds"], 1e-9) for run in runs]
-    if min(shares) * BUSIER >= max(shares) or pick_device(runs[0].config.device).type != "cpu":
+    if runs[0].summary["wall_seconds"] < SHORT or min(shares) * BUSIER >= max(shares):
+        return ""
+    if pick_device(runs[0].config.device).type != "cpu":
         return ""
     with_less = runs[shares.index(min(shares))].name
     seconds = " and ".join(f"{run.summary['cpu_seconds']:,.0f} ({run.name})" for run in runs)
