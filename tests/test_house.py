@@ -41,6 +41,7 @@ LAB = [
     "errors",
     "seeds",
     "files",
+    "stopping",
     "progress",
     "ranks",
     "settings",

@@ -39,7 +39,8 @@ WHAT = {
     "quarterturn_lab": {
         "errors": "one family of errors",
         "seeds": "randomness by name",
-        "files": "atomic writes",
+        "files": "whole or not at all",
+        "stopping": "signals",
         "progress": "bars and lines",
         "ranks": "processes that train together",
         "settings": "what is asked for, as data",

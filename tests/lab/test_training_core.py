@@ -22,7 +22,7 @@ from quarterturn_lab.evaluation.tasks import TASKS
 from quarterturn_lab.runs import run_directory
 from quarterturn_lab.runs.loading import load
 from quarterturn_lab.settings.config import Config, read
-from quarterturn_lab.training import loop, training_run
+from quarterturn_lab.training import checkpoint, loop, training_run
 from quarterturn_lab.training.average import Average
 from quarterturn_lab.training.batches import Batches
 from quarterturn_lab.training.optimizer import optimizer_for
@@ -253,7 +253,7 @@ def test_the_average_is_that_of_weights_and_statistics() -> None:
 def test_a_run_scores_and_saves_the_average(tmp_path: Path) -> None:
     config = tiny(ema=0.9, factory=BATCH_NORM, net={"side": 28})
     result = training_run.run(config, tmp_path)
-    saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    saved = checkpoint.read(tmp_path / "checkpoint.pt")
     model = load_file(tmp_path / "model.safetensors")
     assert all(torch.equal(value, saved["average"][name]) for name, value in model.items())
     assert not torch.equal(saved["net"]["0.weight"], saved["average"]["0.weight"])
@@ -412,7 +412,7 @@ def test_a_run_with_everything_resumes_to_the_same_weights(stop: int, tmp_path: 
     whole = training_run.run(config, tmp_path / "whole")
     with pytest.raises(Stop):
         training_run.run(config, tmp_path / "stopped", stop_at(stop))
-    saved = torch.load(tmp_path / "stopped/checkpoint.pt", weights_only=True)
+    saved = checkpoint.read(tmp_path / "stopped/checkpoint.pt")
     assert saved["numbers"]["step"] == stop
     assert saved["average"]
     assert (saved["best"] is not None) == (stop >= 3)  # 3 steps make an epoch
@@ -435,7 +435,7 @@ def test_a_run_with_everything_killed_at_any_moment_ends_with_the_same_weights(t
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (killed / "summary.json").exists()
-    assert torch.load(killed / "checkpoint.pt", weights_only=True)["best"]
+    assert checkpoint.newest(killed)[1]["best"]
     training_run.run(config, killed)
     assert weights(killed) == weights(tmp_path / "whole")
     assert losses(killed) == losses(tmp_path / "whole")
@@ -455,7 +455,7 @@ def test_checkpoints_of_older_versions_are_resumed(tmp_path: Path) -> None:
     with pytest.raises(Stop):
         training_run.run(config, tmp_path / "old", stop_at(5))
     path = tmp_path / "old/checkpoint.pt"
-    saved = torch.load(path, weights_only=True)
+    saved = checkpoint.read(path)
     del saved["average"], saved["best"]
     torch.save(saved, path)
     written = json.loads((tmp_path / "old/config.json").read_text())

@@ -26,7 +26,7 @@ from quarterturn_lab.runs import environment, network, run_directory
 from quarterturn_lab.runs.loading import load
 from quarterturn_lab.runs.trained import load_with_data
 from quarterturn_lab.settings.config import Config, difference, read
-from quarterturn_lab.training import loop, training_run
+from quarterturn_lab.training import checkpoint, loop, training_run
 from quarterturn_lab.training.batches import Batches
 from quarterturn_lab.training.order import epoch_order
 from quarterturn_lab.training.schedule import learning_rate
@@ -162,7 +162,7 @@ def test_a_run_killed_at_any_moment_ends_with_the_same_weights(tmp_path: Path) -
         process.wait()
         assert process.returncode == -signal.SIGKILL
         assert not (killed / "summary.json").exists()
-        steps.append(torch.load(killed / "checkpoint.pt", weights_only=True)["numbers"]["step"])
+        steps.append(checkpoint.newest(killed)[1]["numbers"]["step"])
     assert 0 < steps[0] < steps[1] < 8 * 20
     messages = []
     training_run.run(config, killed, lambda step, total, loss: messages.append(step))
@@ -268,15 +268,15 @@ def test_a_run_on_a_full_disk_fails_with_a_message_and_keeps_its_checkpoint(tmp_
 
     with pytest.raises(Stop):
         training_run.run(config, tmp_path, stop)
-    checkpoint = (tmp_path / "checkpoint.pt").read_bytes()
+    before = (tmp_path / "checkpoint.pt").read_bytes()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(checkpoint) // 2, limits[1]))  # as a quota: no file may grow larger
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, limits[1]))  # as a quota: no file may grow larger
     try:
         with pytest.raises(RunError, match=r"could not write .*checkpoint\.pt: file too large.*same command again"):
             training_run.run(config, tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert (tmp_path / "checkpoint.pt").read_bytes() == checkpoint
+    assert (tmp_path / "checkpoint.pt").read_bytes() == before
     training_run.run(config, tmp_path)
     training_run.run(config, tmp_path.with_name("whole"))
     assert weights(tmp_path) == weights(tmp_path.with_name("whole"))
@@ -289,7 +289,7 @@ def test_divergence_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path: P
     config = tiny(lr=1e6, epochs=20, checkpoint_seconds=0.0)
     with pytest.raises(RunError, match=r"training diverges: the loss is .* Lower --lr"):
         training_run.run(config, tmp_path)
-    saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    saved = checkpoint.read(tmp_path / "checkpoint.pt")
     assert np.isfinite(saved["numbers"]["recent_loss"])
     assert not (tmp_path / "summary.json").exists()
 

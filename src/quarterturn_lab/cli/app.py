@@ -1,13 +1,14 @@
 """The command `quarterturn` and its options. Heavy imports are inside the commands, to keep --help fast."""
 
 import os
-import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from quarterturn_lab import stopping
 from quarterturn_lab.cli.options import FitOptions, ImageOptions, Options
 from quarterturn_lab.errors import LabError, of_system
 from quarterturn_lab.ranks import NeedsProcesses, launch
@@ -453,16 +454,17 @@ def _is_ours(error: Exception) -> bool:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command. A user's mistake prints one message and exits with code 2."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # lets a sweep stop its runs first
     try:
-        try:
-            app(arguments)
-            sys.stdout.flush()
-        except NeedsProcesses as wanted:
-            sys.exit(launch(wanted.count, main, sys.argv[1:] if arguments is None else arguments))
-    except KeyboardInterrupt:
-        print("quarterturn: interrupted. Run the same command again to resume", file=sys.stderr)
-        sys.exit(130)
+        with stopping.at_once():
+            try:
+                app(arguments)
+                sys.stdout.flush()
+            except NeedsProcesses as wanted:
+                sys.exit(launch(wanted.count, main, sys.argv[1:] if arguments is None else arguments))
+    except stopping.Stopped as stop:
+        with suppress(OSError):  # the terminal may be gone
+            print(f"quarterturn: {stop}", file=sys.stderr)
+        sys.exit(stop.code)
     except BrokenPipeError:  # as with `| head`; discard what Python still flushes at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)

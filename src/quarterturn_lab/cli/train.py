@@ -9,7 +9,7 @@ from quarterturn_lab.progress import Bars
 from quarterturn_lab.runs.naming import directory_of
 from quarterturn_lab.settings.config import Config
 from quarterturn_lab.settings.experiments import config_for, split_name
-from quarterturn_lab.training import training_run
+from quarterturn_lab.training import checkpoint, training_run
 
 
 def train_one(name: str, seed: int, factory: str | None, root: Path, options: dict[str, Any]) -> None:
@@ -23,7 +23,7 @@ def train_one(name: str, seed: int, factory: str | None, root: Path, options: di
 
 def _train(config: Config, root: Path) -> None:
     directory = directory_of(config, root)
-    if (directory / "checkpoint.pt").exists() and not (directory / "summary.json").exists():
+    if checkpoint.exists(directory) and not (directory / "summary.json").exists():
         print(f"resuming from the checkpoint in {directory}")
     with Bars() as bars:
         label = f"{directory.parent.name} seed {config.seed}"

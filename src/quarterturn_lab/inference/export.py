@@ -1,6 +1,5 @@
 """Exports of a finished run. Each is loaded again and compared with the network before it gets its name."""
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import torch
 
 from quarterturn_lab.errors import ConfigError, unknown
-from quarterturn_lab.files import check_replaceable
+from quarterturn_lab.files import check_replaceable, unfinished
 from quarterturn_lab.hub import folder as hub_folder
 from quarterturn_lab.inference import bioimageio, onnx, torchscript, wsinfer
 from quarterturn_lab.inference.agreement import Written, agreement
@@ -46,7 +45,7 @@ def export(directory: Path, target: str, out: Path, about: About) -> str:
     source = source_of(directory)
     out = out.absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
-    scratch = out.parent / f".{out.name}.{os.getpid()}"
+    scratch = unfinished(out)
     scratch.mkdir()
     try:
         made = scratch / f"network{suffix}"

@@ -1,9 +1,8 @@
 """Run directories: locking, checking and reading them. They hold these files:
 
-config.json  environment.json  metrics.jsonl  checkpoint.pt  model.safetensors  model.json  summary.json
+config.json  environment.json  metrics.jsonl  checkpoint*.pt  model.safetensors  model.json  summary.json
 """
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,21 +10,35 @@ from pathlib import Path
 from typing import Any
 
 from quarterturn_lab.errors import ConfigError, RunError
-from quarterturn_lab.files import no_space
+from quarterturn_lab.files import damaged, no_space, parsed, read_json, read_text, sha256
 from quarterturn_lab.settings.config import Config, difference, read
+
+SEALED = ("config.json", "model.json", "model.safetensors")  # summary.json has their checksums
+NEEDED = {"task": str, "test": dict, "parameters": int, "seed": int}  # in every summary
+WAY_OUT = "copy the run directory again, or train it again"
 
 
 def check_config(config: Config, directory: Path) -> None:
     """Raise if the run in the directory was started with other settings."""
-    path = directory / "config.json"
-    if not path.exists():
+    if not (directory / "config.json").exists():
         return
-    changed = difference(read(path.read_text()), config)
+    changed = difference(read_config(directory), config)
     if changed:
         raise ConfigError(
             f"{directory} holds a run with other settings ({'; '.join(changed)}): use the same settings, another "
             "--runs-dir or --seed, or remove the directory"
         )
+
+
+def read_config(directory: Path) -> Config:
+    """The settings of a run, finished or not."""
+    path = directory / "config.json"
+    try:
+        return read(read_text(path, WAY_OUT))
+    except FileNotFoundError:
+        raise RunError(f"{directory} has no config.json: copy the whole directory") from None
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
 
 
 @contextmanager
@@ -56,36 +69,41 @@ def summary(directory: Path) -> dict[str, Any]:
     if not path.exists():
         state = "is not finished" if (directory / "config.json").exists() else "is not a run directory"
         raise RunError(f"{directory} {state}, it has no summary.json: start or resume a run with `quarterturn train`")
-    try:
-        return json.loads(path.read_text())
-    except ValueError as error:
-        raise RunError(f"{path} is damaged ({error}): remove it, and run the same command again") from None
+    way_out = "remove it, and run the same command again"
+    found = read_json(path, way_out)
+    if missing := [name for name, kind in NEEDED.items() if not isinstance(found.get(name), kind)]:
+        raise damaged(path, f"it has no {' and no '.join(missing)}", way_out)
+    return found
+
+
+def check_sealed(directory: Path) -> None:
+    """Raise if a file of a finished run is not what it was. Runs of older versions have no checksums."""
+    sums = summary(directory).get("sha256", {})
+    for name in SEALED:
+        path = directory / name
+        if path.is_file() and name in sums and sums[name] != sha256(path):
+            raise damaged(path, "it differs from the checksum in summary.json", WAY_OUT)
 
 
 def records(directory: Path) -> list[dict[str, Any]]:
     """The records of the epochs, without a line that was cut off when the run was killed."""
     path = directory / "metrics.jsonl"
     found = []
-    for line in path.read_text().splitlines() if path.exists() else ():
+    for line in read_text(path, "remove it, the scores are in summary.json").splitlines() if path.exists() else ():
         try:
-            found.append(json.loads(line))
-        except json.JSONDecodeError:
+            record = parsed(line)
+        except ValueError:
             break
+        if not isinstance(record, dict):
+            break
+        found.append(record)
     return found
 
 
 def config_of(directory: Path) -> Config:
     """The settings of a finished run."""
-    summary(directory)
-    path = directory / "config.json"
-    try:
-        return read(path.read_text())
-    except FileNotFoundError:
-        raise RunError(f"{directory} has no config.json: copy the whole directory") from None
-    except UnicodeDecodeError as error:
-        raise RunError(f"{path} is damaged ({error}): train it again") from None
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+    check_sealed(directory)
+    return read_config(directory)
 
 
 def finished(root: Path) -> list[Path]:

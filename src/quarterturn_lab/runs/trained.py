@@ -8,11 +8,12 @@ from torch import nn
 
 from quarterturn_lab.data.dataset import Data
 from quarterturn_lab.errors import ConfigError, RunError
+from quarterturn_lab.files import read_text
 from quarterturn_lab.runs import model_card
 from quarterturn_lab.runs.loading import load
 from quarterturn_lab.runs.model_card import ModelCard
 from quarterturn_lab.runs.network import net_for
-from quarterturn_lab.runs.run_directory import config_of, summary
+from quarterturn_lab.runs.run_directory import WAY_OUT, check_sealed, config_of
 from quarterturn_lab.settings.config import Config
 
 
@@ -33,11 +34,11 @@ def load_with_card(directory: Path) -> tuple[Config, ModelCard, nn.Module]:
 
 def card_of(directory: Path) -> ModelCard:
     """The model card of a finished run."""
-    summary(directory)
+    check_sealed(directory)
     path = directory / "model.json"
     if not path.exists():
         raise RunError(f"{directory} has no model.json, because an older version trained it: train it again")
-    return model_card.read(path.read_text(), path)
+    return model_card.read(read_text(path, WAY_OUT), path)
 
 
 def _network(directory: Path, config: Config, classes: tuple[str, ...]) -> nn.Module:

@@ -15,6 +15,7 @@ from quarterturn_lab.errors import ConfigError, RunError
 from quarterturn_lab.progress import Bars
 from quarterturn_lab.runs.run_directory import check_config
 from quarterturn_lab.settings.config import Config
+from quarterturn_lab.training import checkpoint
 from quarterturn_lab.training.worker import ALLOCATOR, MISTAKE
 
 Job = tuple[Config, Path]
@@ -46,7 +47,7 @@ def sweep(jobs: Sequence[Job], at_once: int | None, bars: Bars) -> None:
         check_config(config, directory)
     waiting = [job for job in jobs if not (job[1] / "summary.json").exists()]
     kept = len(jobs) - len(waiting)
-    resumed = sum((directory / "checkpoint.pt").exists() for _, directory in waiting)
+    resumed = sum(checkpoint.exists(directory) for _, directory in waiting)
     if kept or resumed:
         bars.say(f"{kept} of {len(jobs)} runs are finished already, {resumed} resume from a checkpoint")
     running: list[_Running] = []

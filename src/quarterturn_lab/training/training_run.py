@@ -11,23 +11,24 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from quarterturn_lab import ranks
+from quarterturn_lab import ranks, stopping
 from quarterturn_lab.data.dataset import Data, Dataset, Indices
 from quarterturn_lab.data.scaling import scaling_of
 from quarterturn_lab.errors import ConfigError, Diverged, RunError
 from quarterturn_lab.evaluation.score import evaluate, examples
 from quarterturn_lab.evaluation.tasks import answer_scores
-from quarterturn_lab.files import no_space, write_atomically
+from quarterturn_lab.files import clear_unfinished, no_space, sha256, write_atomically
 from quarterturn_lab.runs import environment
 from quarterturn_lab.runs.loading import load, loader_settings
 from quarterturn_lab.runs.model_card import ModelCard
 from quarterturn_lab.runs.network import net_for, net_to_train
-from quarterturn_lab.runs.run_directory import check_config, locked, summary
-from quarterturn_lab.settings.config import Config, checked, read
+from quarterturn_lab.runs.run_directory import SEALED, check_config, locked, read_config, summary
+from quarterturn_lab.settings.config import Config, checked
 from quarterturn_lab.training import checkpoint, loop, order
 from quarterturn_lab.training.trackers import closing_all, trackers_of
 
 Progress = Callable[[int, int, float], None]  # step, all steps, loss
+Say = Callable[[str], None]
 QUARTERS = (0.0, 90.0, 180.0, 270.0)
 
 
@@ -35,7 +36,7 @@ def run(
     config: Config,
     directory: Path,
     progress: Progress | None = None,
-    say: Callable[[str], None] | None = None,
+    say: Say | None = None,
     data: Data | None = None,
     replan: loop.Replan | None = None,
 ) -> dict[str, Any]:
@@ -47,6 +48,7 @@ def run(
     with no_space(str(directory)):
         directory.mkdir(parents=True, exist_ok=True)
     with locked(directory):
+        clear_unfinished(directory)
         check_config(config, directory)
         if (directory / "summary.json").exists():
             return summary(directory)
@@ -59,7 +61,7 @@ def _run(
     directory: Path,
     *,
     progress: Progress | None = None,
-    say: Callable[[str], None] | None = None,
+    say: Say | None = None,
     data: Data | None = None,
     replan: loop.Replan | None = None,
 ) -> dict[str, Any]:
@@ -78,7 +80,7 @@ def _run(
         data = load(config) if data is None else data
     if data.fingerprint != ranks.agreed(data.fingerprint):
         raise RunError("this machine has other images than that of process 0: give all of them the same --data")
-    started = ranks.agreed((directory / "checkpoint.pt").exists())  # then it has all weights
+    started = ranks.agreed(checkpoint.exists(directory))  # then it has all weights
     net, notes = (
         (net_for(config, data.classes), [])
         if started
@@ -92,13 +94,13 @@ def _run(
         write_atomically(
             directory / "environment.json", json.dumps(environment.describe(config, data, device), indent=1)
         )
-    return _train(config, directory, data, net.to(device), device, progress, replan, start)
+    return _train(config, directory, data, net.to(device), device, progress, say, replan, start)
 
 
 def lengthen(directory: Path, epochs: int) -> Config:
     """Reopen a finished run for more epochs: `run` goes on with the settings that this returns."""
     with locked(directory):
-        done, config = summary(directory), read((directory / "config.json").read_text())
+        done, config = summary(directory), read_config(directory)
         if "stopped_epoch" in done:
             raise ConfigError(
                 f"{directory} stopped early, at epoch {done['stopped_epoch']}, because validation scores got no "
@@ -134,16 +136,20 @@ def _train(
     net: nn.Module,
     device: torch.device,
     progress: Progress | None,
+    say: Say | None,
     replan: loop.Replan | None,
     start: float,
 ) -> dict[str, Any]:
     state = loop.new_state(config, net, device)
     writes = ranks.rank() == 0
-    records = checkpoint.restore(directory, state, data) if writes else []
+    records = checkpoint.restore(directory, state, data, say) if writes else []
     checkpoint.share(state)
     state.seconds["setup"] += time.perf_counter() - start
     saved = time.monotonic()
-    with closing_all(trackers_of(config, directory) if writes else []) as trackers:
+    with (
+        stopping.later(says=writes) as asked,  # the others go on until the first has saved and ended
+        closing_all(trackers_of(config, directory) if writes else []) as trackers,
+    ):
         for step in loop.train(config, data, state, replan):
             if not writes:
                 continue
@@ -152,9 +158,13 @@ def _train(
                 _append(directory, step.record)
                 for tracker in trackers:
                     tracker.log(step.step, step.record)
-            if time.monotonic() - saved >= config.checkpoint_seconds:
-                checkpoint.save(directory, state, records, data)
+            best = bool(step.record and state.best and state.best.epoch == step.record["epoch"])
+            number = asked()
+            if best or number or time.monotonic() - saved >= config.checkpoint_seconds:
+                checkpoint.save(directory, state, records, data, best)
                 saved = time.monotonic()
+            if number:
+                raise stopping.Stopped(number, f"saved after step {step.step:,} of {step.total:,} in {directory}")
             if progress:
                 progress(step.step, step.total, step.loss)
     return _finish(config, directory, data, state, records)
@@ -210,6 +220,7 @@ def _finish(
         return result
     write_atomically(directory / "model.safetensors", save({k: v.contiguous() for k, v in net.state_dict().items()}))
     write_atomically(directory / "model.json", _model_card(config, data).to_json())
+    result["sha256"] = {name: sha256(directory / name) for name in SEALED}
     write_atomically(directory / "summary.json", json.dumps(result, indent=1))
     return result
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 import time
 from contextlib import suppress
@@ -14,7 +15,10 @@ MISTAKE = 2  # the exit code after a message that is meant for the user
 
 
 def main() -> int:
+    for number in (signal.SIGINT, signal.SIGHUP):  # of a terminal, for all: the one who started it sends SIGTERM
+        signal.signal(number, signal.SIG_IGN)
     from quarterturn.errors import QuarterturnError
+    from quarterturn_lab import stopping
     from quarterturn_lab.errors import LabError, of_system
     from quarterturn_lab.settings.config import read
     from quarterturn_lab.training.training_run import run
@@ -34,7 +38,11 @@ def main() -> int:
                 scratch.replace(directory / "progress.json")
 
     try:
-        run(read(sys.stdin.read()), directory, report)
+        with stopping.at_once():
+            run(read(sys.stdin.read()), directory, report)
+    except stopping.Stopped as stop:
+        print(stop, file=sys.stderr)
+        return stop.code
     except (LabError, QuarterturnError, OSError) as error:
         found = of_system(error) if isinstance(error, OSError) else error
         if found is None:
