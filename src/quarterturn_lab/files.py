@@ -1,8 +1,10 @@
 """Files written whole or not at all, and files read with a limit: a damaged one is named, not believed."""
 
 import contextlib
+import csv
 import errno
 import hashlib
+import io
 import json
 import os
 import re
@@ -10,7 +12,7 @@ import shutil
 import socket
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -104,6 +106,26 @@ def _short(name: str) -> str:
 
 def _host() -> str:
     return re.sub(r"[^\w-]", "_", socket.gethostname())[:40] or "_"
+
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet runs a cell that begins so
+
+
+def safe(text: str) -> str:
+    """Text for a cell that no spreadsheet takes for a formula.
+
+    >>> safe("=1+1"), safe("cell-3")
+    ("'=1+1", 'cell-3')
+    """
+    return f"'{text}" if text.startswith(FORMULA) else text
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Rows of numbers and text as CSV."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerows([safe(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
+    return buffer.getvalue()
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

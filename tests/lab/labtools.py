@@ -1,5 +1,6 @@
 """Runs that take a second, and made-up trees of the published form of each data set."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,14 @@ def call(arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, 
         code = int(end.code or 0)
     captured = capsys.readouterr()
     return code, captured.out, captured.err
+
+
+def unsealed(run: Path) -> Path:
+    """A finished run without checksums, as older versions wrote them: its files may be changed."""
+    found = json.loads((run / "summary.json").read_text())
+    found.pop("sha256", None)
+    (run / "summary.json").write_text(json.dumps(found))
+    return run
 
 
 def class_folders(root: Path, count: int = 12, classes: tuple[str, ...] = ("ant", "bee"), suffix: str = "png") -> Path:

@@ -17,6 +17,7 @@ from quarterturn_lab.models.pretrained import load_weights
 from quarterturn_lab.runs.naming import directory_of
 from quarterturn_lab.runs.network import net_for, net_to_train
 from quarterturn_lab.runs.trained import load_with_data
+from quarterturn_lab.runs.trust import Trust
 from quarterturn_lab.settings.experiments import config_for
 from quarterturn_lab.settings.networks import Net
 from quarterturn_lab.training import training_run
@@ -107,7 +108,7 @@ def test_a_run_is_resumed_and_loaded_without_the_file_of_weights(own: Path, how:
     (own / "pretrained.pth").unlink()
     (own / "run" / "summary.json").unlink()
     found = training_run.run(here, own / "run")  # from its checkpoint
-    _, data, loaded = load_with_data(own / "run")
+    _, data, loaded = load_with_data(own / "run", None, Trust("backbone_nets:net"))
     assert found["backbone"] == "backbone_nets:net"
     assert loaded(torch.zeros(1, 1, 15, 15)).shape == (1, len(data.classes))
 

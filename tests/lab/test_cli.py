@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labtools import call, class_folders, tiny
+from labtools import call, class_folders, tiny, unsealed
 from PIL import Image
 
 from quarterturn_lab.errors import RunError
@@ -259,6 +259,7 @@ def test_damaged_records_are_named(
 def test_weights_of_another_network(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(finished / "synthetic/baseline/seed0", tmp_path / "run")
     shutil.copy(finished / "synthetic/roll-all-quarter/seed0/model.safetensors", tmp_path / "run")
+    unsealed(tmp_path / "run")
     code, _, errors = call(f"check {tmp_path}/run", capsys)
     assert code == 2
     assert "the weights do not fit config.json" in errors

@@ -14,8 +14,9 @@ from labtools import call, class_folders, tiny
 from PIL import Image
 
 from quarterturn_lab.errors import DataError
+from quarterturn_lab.files import safe
 from quarterturn_lab.inference.masks import probability_map
-from quarterturn_lab.inference.tables import Options, safe, windows
+from quarterturn_lab.inference.tables import Options, windows
 from quarterturn_lab.inference.whole_images import plain_network
 from quarterturn_lab.runs.trained import card_of
 from quarterturn_lab.settings.networks import Net

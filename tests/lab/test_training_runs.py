@@ -25,6 +25,7 @@ from quarterturn_lab.report.table import lines_of, shown
 from quarterturn_lab.runs import environment, network, run_directory
 from quarterturn_lab.runs.loading import load
 from quarterturn_lab.runs.trained import load_with_data
+from quarterturn_lab.runs.trust import Trust
 from quarterturn_lab.settings.config import Config, difference, read
 from quarterturn_lab.training import checkpoint, loop, training_run
 from quarterturn_lab.training.batches import Batches
@@ -466,7 +467,7 @@ def test_a_network_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     config = tiny(factory="own_nets:net")
     result = training_run.run(config, tmp_path / "run")
     assert result["parameters"] == 15 * 15 * 10 + 10
-    assert load_with_data(tmp_path / "run")[2][1].out_features == 10
+    assert load_with_data(tmp_path / "run", None, Trust("own_nets:net"))[2][1].out_features == 10
     for name, message in {
         "own_nets": "write package",
         "no_such:net": "cannot import",

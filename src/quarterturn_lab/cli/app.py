@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from quarterturn_lab import stopping
-from quarterturn_lab.cli.options import FitOptions, ImageOptions, Options
+from quarterturn_lab.cli.options import FitOptions, ImageOptions, Options, TrustOptions
 from quarterturn_lab.errors import LabError, of_system
 from quarterturn_lab.ranks import NeedsProcesses, launch
 
@@ -33,6 +33,7 @@ app.command(data_app)
 DEFAULTS = Options()
 FIT_DEFAULTS = FitOptions()
 READING = ImageOptions()
+CAUTIOUS = TrustOptions()
 RUNS = Path("runs")
 
 
@@ -45,6 +46,7 @@ def fit(
     compare: bool | None = None,
     resume: bool = False,
     config: Path | None = None,
+    trust: Annotated[bool, Parameter(negative="")] = False,
     seed: int | None = None,
     runs_dir: Path = RUNS,
     options: FitOptions = FIT_DEFAULTS,
@@ -69,6 +71,8 @@ def fit(
         Go on with the latest run on this folder, with its own settings; more --minutes or --epochs make it longer.
     config
         Settings from a TOML file, such as the run.toml of another run. Options on the command line win.
+    trust
+        With --config and --resume: call functions that the file or the run names (--backbone, --track).
     seed
         Random seed of initial weights, image order and augmentation. Default: 0.
     runs_dir
@@ -77,7 +81,8 @@ def fit(
     from quarterturn_lab.cli.fit import fit_folder
 
     given = {"minutes": minutes, "symmetry": symmetry, "compare": compare, "seed": seed, **options.given()}
-    fit_folder(folder, {name: value for name, value in given.items() if value is not None}, resume, config, runs_dir)
+    asked = {name: value for name, value in given.items() if value is not None}
+    fit_folder(folder, asked, resume, config, runs_dir, trust)
 
 
 @app.command
@@ -181,7 +186,9 @@ def study(
 
 
 @app.command
-def evaluate(run: Path, *, turns: int = 4, data: str | None = None) -> None:
+def evaluate(
+    run: Path, *, turns: int = 4, data: str | None = None, output: Path | None = None, trust: TrustOptions = CAUTIOUS
+) -> None:
     """Score a finished run on its test images: overall, averaged over rotations, and class by class.
 
     Example: quarterturn evaluate runs/synthetic/baseline/seed0 --turns 8
@@ -194,14 +201,23 @@ def evaluate(run: Path, *, turns: int = 4, data: str | None = None) -> None:
         Number of rotations of each test image to average predictions over.
     data
         Folder of the images, if it has moved.
+    output
+        Folder to write evaluation.json to. Default: the run directory.
     """
     from quarterturn_lab.cli.evaluate import evaluate_run
 
-    evaluate_run(run, turns, data)
+    evaluate_run(run, turns, data, output, trust)
 
 
 @app.command
-def check(run: Path, *, group: str | None = None, whole: bool = False, data: str | None = None) -> None:
+def check(
+    run: Path,
+    *,
+    group: str | None = None,
+    whole: bool = False,
+    data: str | None = None,
+    trust: TrustOptions = CAUTIOUS,
+) -> None:
     """Check the equivariance of a trained network, layer by layer, in float64.
 
     The exit code is 1 if the network is not equivariant.
@@ -221,7 +237,7 @@ def check(run: Path, *, group: str | None = None, whole: bool = False, data: str
     """
     from quarterturn_lab.cli.check import check_run
 
-    sys.exit(0 if check_run(run, group, data, whole) else 1)
+    sys.exit(0 if check_run(run, group, data, whole, trust) else 1)
 
 
 @app.command
@@ -239,6 +255,7 @@ def predict(
     tile: int = 512,
     max_pixels: int | None = None,
     device: str = "auto",
+    trust: TrustOptions = CAUTIOUS,
 ) -> None:
     """Predict images with a trained network: a table of probabilities, or a mask for each image.
 
@@ -282,7 +299,7 @@ def predict(
     from quarterturn_lab.inference.tables import Options as Prediction
 
     options = Prediction(batch, convert, grey, skip_bad, window, stride, level, tile, max_pixels)
-    sys.exit(0 if predict_files(paths, out, onnx, options, device) else 1)
+    sys.exit(0 if predict_files(paths, out, onnx, options, device, trust) else 1)
 
 
 @app.command
@@ -294,6 +311,7 @@ def submit(
     out: Path | None = None,
     batch: int = 64,
     device: str = "auto",
+    trust: TrustOptions = CAUTIOUS,
 ) -> None:
     """Write a Kaggle submission for plankton or galaxies, in the format of the sample submission.
 
@@ -316,7 +334,7 @@ def submit(
     """
     from quarterturn_lab.cli.predict import submit_run
 
-    submit_run(run, sample, images, out, batch, device)
+    submit_run(run, sample, images, out, batch, device, trust)
 
 
 @app.command
@@ -329,6 +347,7 @@ def export(
     spacing: float | None = None,
     license: str | None = None,
     author: Annotated[tuple[str, ...], Parameter(consume_multiple=False)] = (),
+    trust: TrustOptions = CAUTIOUS,
 ) -> None:
     """Write a trained network for another program. It is loaded again, compared, and checked before it is kept.
 
@@ -354,12 +373,17 @@ def export(
     """
     from quarterturn_lab.cli.export import export_run
 
-    export_run(run, onnx, to, out, spacing, license, author)
+    export_run(run, onnx, to, out, spacing, license, author, trust)
 
 
 @app.command
 def report(
-    directory: Path = RUNS, *, compare: Path | None = None, output: Path | None = None, data: str | None = None
+    directory: Path = RUNS,
+    *,
+    compare: Path | None = None,
+    output: Path | None = None,
+    data: str | None = None,
+    trust: TrustOptions = CAUTIOUS,
 ) -> None:
     """Write an HTML report of finished runs: table, curves, rotation sensitivity, examples and filters.
 
@@ -380,7 +404,7 @@ def report(
     """
     from quarterturn_lab.cli.report import report_of
 
-    report_of(directory, compare, output, data)
+    report_of(directory, compare, output, data, trust)
 
 
 @app.command

@@ -7,11 +7,12 @@ from quarterturn_lab.data.dataset import Dataset, Scenes
 from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.evaluation.score import examples, scene_error
 from quarterturn_lab.runs.trained import load_with_data
+from quarterturn_lab.runs.trust import Trust
 
 
-def check_run(directory: Path, group_name: str | None, data_folder: str | None, whole: bool) -> bool:
+def check_run(directory: Path, group_name: str | None, data_folder: str | None, whole: bool, trust: Trust) -> bool:
     """Print the symmetry law and the error of each layer. True if the network's output is equivariant."""
-    config, data, net = load_with_data(directory, data_folder)
+    config, data, net = load_with_data(directory, data_folder, trust)
     group = qt.named(group_name or config.net.group or "C4")
     if group.dim != 2:
         raise ConfigError(f"--group {group_name} turns {group.dim} axes, and images have 2: use C4 or D4, say")

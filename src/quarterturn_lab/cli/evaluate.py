@@ -13,13 +13,14 @@ from quarterturn_lab.evaluation.tasks import TASKS
 from quarterturn_lab.files import write_atomically
 from quarterturn_lab.runs.environment import pick_device
 from quarterturn_lab.runs.trained import load_with_data
+from quarterturn_lab.runs.trust import Trust
 
 
-def evaluate_run(directory: Path, turns: int, data_folder: str | None) -> None:
+def evaluate_run(directory: Path, turns: int, data_folder: str | None, output: Path | None, trust: Trust) -> None:
     """Print the scores, overall and for each class, answer or image, and write them to evaluation.json."""
     if turns < 1:
         raise ConfigError(f"--turns {turns}: give the number of rotations to average over, 1 or more")
-    config, data, net = load_with_data(directory, data_folder)
+    config, data, net = load_with_data(directory, data_folder, trust)
     device = pick_device(config.device)
     angles = tuple(360.0 * i / turns for i in range(turns))
     plain = predict(config, net.to(device), data, data.test, device)
@@ -40,8 +41,10 @@ def evaluate_run(directory: Path, turns: int, data_folder: str | None) -> None:
         record["images"] = {data.names[i]: found for i, found in zip(data.test, each, strict=True)}
         for name, found in record["images"].items():
             print(f"{name}: " + "  ".join(f"{key} {value:.4f}" for key, value in found.items()))
-    write_atomically(directory / "evaluation.json", json.dumps(record))
-    print(f"\nwritten to {directory / 'evaluation.json'}")
+    path = (output or directory) / "evaluation.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(record))
+    print(f"\nwritten to {path}")
 
 
 def _class_by_class(probabilities: Any, labels: Any, classes: tuple[str, ...]) -> dict[str, Any]:

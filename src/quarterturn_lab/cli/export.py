@@ -5,6 +5,7 @@ from pathlib import Path
 from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.inference.export import export
 from quarterturn_lab.inference.source import About
+from quarterturn_lab.runs.trust import Trust
 
 
 def export_run(
@@ -15,6 +16,7 @@ def export_run(
     spacing: float | None,
     license: str | None,
     authors: tuple[str, ...],
+    trust: Trust,
 ) -> None:
     """Write the network of a run in the form of another program."""
     if onnx is not None and (target or out):
@@ -24,4 +26,4 @@ def export_run(
     place, kind = (onnx, "onnx") if onnx is not None else (out, target)
     assert place is not None
     assert kind is not None
-    print(f"{place}: {export(directory, kind, place, About(license, authors, spacing))}")
+    print(f"{place}: {export(directory, kind, place, About(license, authors, spacing), trust)}")

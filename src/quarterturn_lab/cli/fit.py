@@ -11,14 +11,19 @@ from quarterturn_lab.fit.request import LENGTH, Request, checked_request, read_f
 from quarterturn_lab.progress import Bars
 from quarterturn_lab.report.fit_report import Written, write_fit_report
 from quarterturn_lab.runs.trained import card_of
+from quarterturn_lab.runs.trust import Trust, check_settings
 
 
-def fit_folder(folder: Path | None, given: dict[str, Any], resume: bool, file: Path | None, root: Path) -> None:
+def fit_folder(
+    folder: Path | None, given: dict[str, Any], resume: bool, file: Path | None, root: Path, trust: bool
+) -> None:
     """Fit a network and print what was found, chosen, trained and scored."""
     kept = read_file(file) if file else {}
     if "epochs" in given or "minutes" in given:
         kept = {name: value for name, value in kept.items() if name not in (*LENGTH, "minutes")}
     settings = {**kept, **given}
+    if file and not trust:
+        check_settings(settings, file, given)
     where = settings.pop("data", None)
     folder = folder or (Path(where) if where else None)
     if folder is None:
@@ -27,6 +32,8 @@ def fit_folder(folder: Path | None, given: dict[str, Any], resume: bool, file: P
     request = checked_request(Request(folder, options=settings, **own))
     if resume:
         request = latest(request, root)
+        if not trust:
+            check_settings(request.options, request.directory(root), settings)
     with ranks.leading(settings.get("devices", 1)) as leads:
         if leads:
             _fit(request, root)
@@ -36,7 +43,9 @@ def _fit(request: Request, root: Path) -> None:
     with Bars() as bars:
         fitted = Fit(request, root, bars).run()
         with watching(bars.files):
-            written = write_fit_report(fitted.directory, fitted.ordinary, fitted.record.get("choice"))
+            written = write_fit_report(
+                fitted.directory, fitted.ordinary, fitted.record.get("choice"), trust=Trust(trust=True)
+            )
     _finish(fitted.directory, written)
 
 

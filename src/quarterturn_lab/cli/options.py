@@ -1,10 +1,11 @@
 """The settings of a run as command-line options, generated from the settings with their help texts."""
 
-from dataclasses import asdict, make_dataclass
+from dataclasses import asdict, dataclass, make_dataclass
 from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
+from quarterturn_lab.runs.trust import Trust
 from quarterturn_lab.settings.options import FIT_HEADINGS, HEADINGS, IMAGES
 
 
@@ -40,3 +41,14 @@ class ImageOptions(_fields({"Reading images": IMAGES}), _Given):  # type: ignore
 @Parameter(name="*")
 class FitOptions(_fields(FIT_HEADINGS), _Given):  # type: ignore[misc]
     """Options that override what `fit` plans."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class TrustOptions(Trust):
+    """Options that say which code of a run may be called."""
+
+    net: Annotated[
+        str | None, Parameter(help="The function that makes the run's network, if it is code of your own.")
+    ] = None
+    trust: Annotated[bool, Parameter(help="Call whatever function the run names.", negative="")] = False

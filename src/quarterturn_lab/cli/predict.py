@@ -7,16 +7,19 @@ from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.inference.predict import find, onnx_network, predict
 from quarterturn_lab.inference.tables import Options, Progress
 from quarterturn_lab.progress import Bars
+from quarterturn_lab.runs.trust import Trust
 
 
-def predict_files(paths: tuple[str, ...], out: Path, onnx: Path | None, options: Options, device: str) -> bool:
+def predict_files(
+    paths: tuple[str, ...], out: Path, onnx: Path | None, options: Options, device: str, trust: Trust
+) -> bool:
     """Predict images with an ONNX file, or else with the run at the first path; False if some were skipped."""
     if onnx is None and not paths:
         raise ConfigError("name a run directory and images, or give --onnx FILE and images")
     if onnx is None:
         from quarterturn_lab.inference.network import trained_network
 
-        network, card = trained_network(Path(paths[0]), device)
+        network, card = trained_network(Path(paths[0]), device, trust)
     else:
         network, card = onnx_network(onnx)
     files = find(paths[1:] if onnx is None else paths)
@@ -29,7 +32,9 @@ def predict_files(paths: tuple[str, ...], out: Path, onnx: Path | None, options:
     return not skipped
 
 
-def submit_run(directory: Path, sample: Path, folder: Path | None, out: Path | None, batch: int, device: str) -> None:
+def submit_run(
+    directory: Path, sample: Path, folder: Path | None, out: Path | None, batch: int, device: str, trust: Trust
+) -> None:
     """Write a submission file for a challenge."""
     from quarterturn_lab.inference.kaggle import FOLDERS, submit
     from quarterturn_lab.inference.network import trained_network
@@ -42,7 +47,7 @@ def submit_run(directory: Path, sample: Path, folder: Path | None, out: Path | N
                 "this run has no default folder of test images: name the images to predict with --images DIR"
             )
         folder = Path(config.data) / FOLDERS[config.loader]
-    network, card = trained_network(directory, device)
+    network, card = trained_network(directory, device, trust)
     out = out or directory / "submission.csv"
     with Bars() as bars:
         submit(network.run, card, sample, folder, out, batch, _show(bars, "predicting"))

@@ -13,6 +13,7 @@ from quarterturn_lab.progress import Bars, clock
 from quarterturn_lab.report import table as result_table
 from quarterturn_lab.report.html import report
 from quarterturn_lab.runs.naming import directory_of
+from quarterturn_lab.runs.trust import Trust
 from quarterturn_lab.settings.experiments import config_for, experiment_of
 from quarterturn_lab.settings.networks import ROWS
 from quarterturn_lab.training.sweep import sweep
@@ -54,7 +55,7 @@ def run_table(
     for suffix, text in {"md": result_table.markdown(lines), "csv": result_table.as_csv(lines)}.items():
         write_atomically(root / f"{experiment}.{suffix}", text)
         print(f"table: {root / f'{experiment}.{suffix}'}")
-    print(f"report: {report(root, data_folder=options.get('data'))}")
+    print(f"report: {report(root, None, options.get('data'), Trust(options.get('backbone')))}")
 
 
 def run_demo(root: Path, jobs: int | None) -> None:

@@ -4,8 +4,9 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quarterturn_lab.data.watch import watched
-from quarterturn_lab.files import no_space
+from quarterturn_lab.errors import DataError
+from quarterturn_lab.files import no_space, unfinished, write_atomically
 
+IMAGES, ABOUT, SUMS = "images.npy", "about.json", "sums.json"
 VERSION = 2  # of the format; a change makes new folders
 
 
@@ -52,14 +55,17 @@ def cached(key: str, make: Callable[[], Made]) -> Kept:
     wins.
     """
     folder = root() / key
-    if not folder.exists():
+    found = _kept(folder)
+    if found is None:
         images, about = make()
         root().mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=root()))
+        scratch = unfinished(folder)
+        scratch.mkdir(exist_ok=True)
         try:
             with no_space(f"the cache of decoded images in {root()} ($QUARTERTURN_CACHE sets another folder)"):
-                _save(scratch / "images.npy", iter([images]) if isinstance(images, np.ndarray) else images)
-                (scratch / "about.json").write_text(json.dumps(about))
+                _save(scratch / IMAGES, iter([images]) if isinstance(images, np.ndarray) else images)
+                (scratch / ABOUT).write_text(json.dumps(about))
+                _seal(scratch)
             try:
                 scratch.rename(folder)
             except OSError:
@@ -67,7 +73,48 @@ def cached(key: str, make: Callable[[], Made]) -> Kept:
                     raise
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-    return np.load(folder / "images.npy", mmap_mode="r"), json.loads((folder / "about.json").read_text())
+        found = _kept(folder)
+    if found is None:
+        raise DataError(f"the cache of decoded images in {folder} changes while it is read: check the disk")
+    return found
+
+
+def _kept(folder: Path) -> Kept | None:
+    """What a folder of the cache holds; None if there is none. A damaged one is removed, to be made again.
+
+    Folders of older versions have no checksums; they get them when they are read for the first time.
+    """
+    if not folder.exists():
+        return None
+    try:
+        kept = np.load(folder / IMAGES, mmap_mode="r"), json.loads((folder / ABOUT).read_text())
+        if not (folder / SUMS).exists():
+            with suppress(OSError):  # a cache that may only be read
+                _seal(folder)
+        elif json.loads((folder / SUMS).read_text()) != _sums(folder):
+            raise ValueError("its checksum differs")
+        return kept
+    except (OSError, EOFError, ValueError, RecursionError):
+        aside = unfinished(folder)
+        folder.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
+        return None
+
+
+def _seal(folder: Path) -> None:
+    write_atomically(folder / SUMS, json.dumps(_sums(folder)))
+
+
+def _sums(folder: Path) -> dict[str, int]:
+    """The CRC-32 of each file: several gigabytes in a second, and any flipped bit changes it."""
+    sums = {}
+    for name in (IMAGES, ABOUT):
+        with (folder / name).open("rb") as file:
+            found = 0
+            while block := file.read(1 << 22):
+                found = zlib.crc32(block, found)
+        sums[name] = found
+    return sums
 
 
 def _save(path: Path, parts: Iterator[NDArray[Any]]) -> None:

@@ -9,9 +9,11 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
 from quarterturn_lab.seeds import key
 from quarterturn_lab.settings.config import ImageSettings
+from quarterturn_lab.settings.networks import size_fault
 
 Indices = NDArray[np.int64]
 NO_IMAGES: Indices = np.zeros(0, dtype=np.int64)
@@ -113,10 +115,16 @@ class Settings(ImageSettings):
     """The settings of a loader: a folder, the side and channels of its images, and how to read them."""
 
     folder: str | None
-    side: int
-    channels: int
+    side: int = Field(ge=1)
+    channels: int = Field(ge=1)
     validation: float = 0.0  # for loaders that hold out validation images themselves
     rules: Literal[1, 2] = 1  # of reading: 2 is for the user's own images, see images.py
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Settings":
+        if fault := size_fault(self.channels, self.side, self.longest):
+            raise ValueError(fault)
+        return self
 
     def cache_key(self) -> dict[str, Any]:
         """The settings that affect the cached arrays. Those added later count only if they are used."""

@@ -13,7 +13,7 @@ from PIL import Image
 from quarterturn_lab.data import cache, images
 from quarterturn_lab.data.dataset import NO_IMAGES, Ragged, Scenes, Settings
 from quarterturn_lab.data.masks import Meaning
-from quarterturn_lab.data.numeric_files import quiet
+from quarterturn_lab.data.numeric_files import check_size, quiet
 from quarterturn_lab.data.read_all import by_stem, check_none_bad, each
 from quarterturn_lab.errors import DataError
 
@@ -111,25 +111,29 @@ def one(
     image, bands = images.decoded(path, settings)
     if min(image.shape[1:]) < least:
         raise DataError(f"{path} has {image.shape[2]} x {image.shape[1]} pixels: at least {least} x {least} are needed")
-    labels = meaning.read(label_path) if meaning else read_labels(label_path, instances)
+    limit = settings.max_pixels
+    labels = meaning.read(label_path, limit) if meaning else read_labels(label_path, instances, limit)
     if labels.shape != image.shape[1:]:
         sizes = " and ".join(f"{shape[1]} x {shape[0]}" for shape in (image.shape[1:], labels.shape))
         raise DataError(f"{path} and {label_path} differ in size, {sizes}: they must be equal")
     return (255 - image if settings.invert else image), labels, bands[0]
 
 
-def read_labels(path: Path, instances: bool) -> NDArray[np.uint16]:
+def read_labels(path: Path, instances: bool, max_pixels: int) -> NDArray[np.uint16]:
     """A label map `(H, W)`: the instance numbers, or 1 where any channel is above 0."""
     fault = images.fault_of(path)
     if fault:
         raise DataError(f"{path} {fault}")
     try:
         with quiet(), Image.open(path) as image:
+            check_size(path, *image.size, max_pixels)
             if not instances and image.mode in ("P", "PA", "LA", "RGBA"):
                 values = np.asarray(image.convert("RGB"))  # ignore transparency
             else:
                 values = np.asarray(image)
-    except (OSError, SyntaxError, ValueError) as error:
+    except DataError:
+        raise
+    except images.UNREADABLE as error:
         raise DataError(f"{path} cannot be read ({error}): it is damaged, truncated or not an image") from None
     if not instances:
         return ((values if values.ndim == 2 else values.max(axis=2)) > 0).astype(np.uint16)

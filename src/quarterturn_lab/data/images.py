@@ -9,6 +9,8 @@ Nothing here needs torch.
 
 import os
 import stat
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,11 @@ from quarterturn_lab.errors import DataError
 Array = NDArray[Any]
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".pgm", ".ppm"})
 SUFFIXES |= numeric_files.FITS
+# What Pillow raises for a damaged file, of which it has many kinds.
+UNREADABLE = (
+    *(OSError, SyntaxError, ValueError, LookupError, ArithmeticError, TypeError, AttributeError, RuntimeError),
+    *(EOFError, MemoryError, struct.error, zlib.error),
+)
 Image.MAX_IMAGE_PIXELS = None  # the limit is `max_pixels`, which is checked before an image is decoded
 
 
@@ -86,7 +93,7 @@ def decoded(path: Path, settings: Settings, scaled: bool = False) -> tuple[Array
         raise DataError(f"{path} no longer exists") from None
     except DataError:
         raise
-    except (OSError, SyntaxError, ValueError, IndexError, MemoryError) as error:
+    except UNREADABLE as error:
         hint = "; for floats or many channels use --floats" if path.suffix.lower() in numeric_files.TIFF else ""
         raise DataError(f"{path} cannot be read ({error}): it is damaged, truncated or not an image{hint}") from None
     if width * height > settings.max_pixels:

@@ -371,7 +371,7 @@ def _with_masks(folder: Path, settings: Settings) -> Layout | None:
     }
     names = folder / masks.NAMES
     lines = tuple(line.strip() for line in names.read_text().splitlines() if line.strip()) if names.is_file() else ()
-    meaning = masks.meaning(list(labels.values()), settings.task, lines)
+    meaning = masks.meaning(list(labels.values()), settings.task, settings.max_pixels, lines)
     split = all(in_parts.values()) and "train" in in_parts.values()
     return Layout(
         "with masks" + (", already split" if split else ""),

@@ -162,7 +162,7 @@ def _with_headers(layout: Layout, settings: Settings) -> tuple[Layout, dict[str,
             try:
                 headers[name] = header_of(path, settings)
                 if layout.meaning:
-                    _check_mask(path, headers[name], layout.labels[name])
+                    _check_mask(path, headers[name], layout.labels[name], settings.max_pixels)
             except DataError as error:
                 bad[name] = str(error).removeprefix(f"{path} ")
     if len(bad) == len(layout.files):
@@ -173,7 +173,11 @@ def _with_headers(layout: Layout, settings: Settings) -> tuple[Layout, dict[str,
 
 def header_of(path: Path, settings: Settings) -> Header:
     """What a file says about its image, or why it cannot be used."""
-    found = numeric_files.header(path) if path.suffix.lower() in numeric_files.FITS else _picture_header(path)
+    found = (
+        numeric_files.header(path, settings.max_pixels)
+        if path.suffix.lower() in numeric_files.FITS
+        else _picture_header(path, settings.max_pixels)
+    )
     if found.pages > 1 and not settings.floats:
         raise DataError(
             f"{path} has {found.pages} pages: save the one to use as a file, or give --floats if they are channels"
@@ -183,7 +187,9 @@ def header_of(path: Path, settings: Settings) -> Header:
     return found
 
 
-def _picture_header(path: Path) -> Header:
+def _picture_header(path: Path, max_pixels: int) -> Header:
+    if fault := images.fault_of(path):
+        raise DataError(f"{path} {fault}")
     is_tiff = path.suffix.lower() in numeric_files.TIFF
     try:
         with Image.open(path) as image:
@@ -199,10 +205,10 @@ def _picture_header(path: Path) -> Header:
                 return Header(1 if image.mode in GREY else 3, width, height, bits, image.mode == "F")
     except DataError:
         raise
-    except (OSError, SyntaxError, ValueError) as error:
+    except images.UNREADABLE as error:
         if not is_tiff or not path.stat().st_size:
             raise DataError(f"{path} {_no_image(path, error)}") from None
-    return numeric_files.header(path)
+    return numeric_files.header(path, max_pixels)
 
 
 GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N", "F")
@@ -220,9 +226,9 @@ def _no_image(path: Path, error: Exception) -> str:
     return f"is damaged or not an image ({type(error).__name__})"
 
 
-def _check_mask(path: Path, image: Header, mask: Path) -> None:
+def _check_mask(path: Path, image: Header, mask: Path, max_pixels: int) -> None:
     try:
-        found = _picture_header(mask)
+        found = _picture_header(mask, max_pixels)
     except DataError as error:
         raise DataError(f"{path} has a mask that cannot be used: {error}") from None
     if (found.width, found.height) != (image.width, image.height):

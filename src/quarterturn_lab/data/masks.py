@@ -33,7 +33,6 @@ NAMES = "classes.txt"  # a file with the names of the classes 0, 1, ..., a line 
 MOST = 1000  # maps that are looked at
 CLOSELY = 30  # of which so many piece by piece
 CLASSES = 64  # more values than this are no classes
-LARGEST = 10**9  # pixels; the image beside it has passed the limit of the settings
 LEFT_OUT = 255  # beside small numbers, pixels without a class
 
 
@@ -47,9 +46,9 @@ class Meaning:
     void: bool = False  # whether `LEFT_OUT` does not count
     words: str = ""
 
-    def read(self, path: Path) -> NDArray[np.uint16]:
+    def read(self, path: Path, max_pixels: int) -> NDArray[np.uint16]:
         """A label map: instances, or numbers of classes, with `VOID` for pixels that do not count."""
-        found = values_of(path)
+        found = values_of(path, max_pixels)
         if self.task == "instances":
             if found.min() < 0 or found.max() > np.iinfo(np.uint16).max:
                 raise DataError(f"{path} has values outside 0..65535: renumber the instances")
@@ -70,12 +69,12 @@ class Meaning:
         return out
 
 
-def values_of(path: Path) -> Map:
+def values_of(path: Path, max_pixels: int) -> Map:
     """The values of a label map `(H, W)`; a colour is one number. JPEG, which blurs values, is black and white."""
     fault = images.fault_of(path)
     if fault:
         raise DataError(f"{path} {fault}")
-    array, lossy = _stored(path)
+    array, lossy = _stored(path, max_pixels)
     if array.ndim == 3 and array.shape[2] == 2:  # grey with transparency
         array = array[:, :, 0]
     if array.ndim == 3 and array.shape[2] != 3:
@@ -92,19 +91,22 @@ def values_of(path: Path) -> Map:
     return np.where(grey, red, COLOUR + (red << 16) + (green << 8) + blue)
 
 
-def _stored(path: Path) -> tuple[NDArray[Any], bool]:
+def _stored(path: Path, max_pixels: int) -> tuple[NDArray[Any], bool]:
     """The array of a file, and whether its compression changes values. Transparency is left out."""
     try:
         with numeric_files.quiet(), Image.open(path) as image:
+            numeric_files.check_size(path, *image.size, max_pixels)
             frames = getattr(image, "n_frames", 1)
             if frames == 1:
                 lossy = image.format in ("JPEG", "MPO")
                 plain = image.convert("RGB") if image.mode in ("RGBA", "CMYK", "YCbCr", "RGBX") else image
                 return np.asarray(plain), lossy
-    except (OSError, SyntaxError, ValueError):
+    except DataError:
+        raise
+    except images.UNREADABLE:
         if path.suffix.lower() not in (*numeric_files.TIFF, *numeric_files.FITS):
             raise DataError(f"{path} cannot be read: it is damaged, truncated or not an image") from None
-        return numeric_files.read(path, LARGEST).transpose(1, 2, 0).squeeze(), False
+        return numeric_files.read(path, max_pixels).transpose(1, 2, 0).squeeze(), False
     raise DataError(f"{path} has {frames} pages: a label map has one")
 
 
@@ -120,26 +122,33 @@ def named(value: int) -> str:
 # --- what they mean ---------------------------------------------------------------------------------------------------
 
 
-def meaning(paths: Sequence[Path], task: str, names: tuple[str, ...] = ()) -> Meaning:
+def meaning(paths: Sequence[Path], task: str, max_pixels: int, names: tuple[str, ...] = ()) -> Meaning:
     """What the values of these label maps mean. `task` and the names of the classes say it, if they are given."""
-    return _meaning(tuple((path, path.stat().st_size, path.stat().st_mtime_ns) for path in paths), task, names)
+    files = tuple((path, path.stat().st_size, path.stat().st_mtime_ns) for path in paths)
+    return _meaning(files, task, max_pixels, names)
 
 
 @functools.lru_cache(maxsize=8)  # a run looks at the same maps several times
-def _meaning(files: tuple[tuple[Path, int, int], ...], task: str, names: tuple[str, ...]) -> Meaning:
+def _meaning(files: tuple[tuple[Path, int, int], ...], task: str, max_pixels: int, names: tuple[str, ...]) -> Meaning:
     paths = [path for path, _, _ in files]
     if task not in ("auto", "pixels", "regions", "instances"):
         raise ConfigError(f"--task {task} is not for images with masks: give pixels, regions or instances")
     some = [paths[i] for i in np.linspace(0, len(paths) - 1, min(MOST, len(paths))).round().astype(int)]
     with ThreadPoolExecutor(4) as pool:
         seen = [
-            value for value in watched("reading masks", pool.map(_values_or_none, some), len(some)) if value is not None
+            value
+            for value in watched(
+                "reading masks", pool.map(lambda path: _values_or_none(path, max_pixels), some), len(some)
+            )
+            if value is not None
         ]
     if not seen:
         raise DataError(f"none of the {len(paths)} masks can be read, such as {paths[0]}")
     values = sorted(set().union(*(found for found, _ in seen)))
     if task == "auto":
-        task = "regions" if names else _task(values, [found for found, _ in seen], [path for _, path in seen])
+        task = (
+            "regions" if names else _task(values, [found for found, _ in seen], [path for _, path in seen], max_pixels)
+        )
     if task == "instances":
         return Meaning(task, ("background", "object"), words="each has a value of its own in the masks")
     if len(values) < 2:
@@ -164,14 +173,14 @@ def _meaning(files: tuple[tuple[Path, int, int], ...], task: str, names: tuple[s
     return Meaning(task, names or own, tuple(values), void, f"by the values of the masks{note}")
 
 
-def _values_or_none(path: Path) -> tuple[list[int], Path] | None:
+def _values_or_none(path: Path, max_pixels: int) -> tuple[list[int], Path] | None:
     try:
-        return np.unique(values_of(path)).tolist(), path
+        return np.unique(values_of(path, max_pixels)).tolist(), path
     except DataError:
         return None  # reported when the pair is read
 
 
-def _task(values: list[int], by_map: list[list[int]], paths: list[Path]) -> str:
+def _task(values: list[int], by_map: list[list[int]], paths: list[Path], max_pixels: int) -> str:
     """pixels, instances or regions."""
     if len(values) <= 2:
         return "pixels"
@@ -183,7 +192,7 @@ def _task(values: list[int], by_map: list[list[int]], paths: list[Path]) -> str:
     if len({len(found) for found in filled}) == 1 and len(values) <= CLASSES:
         return "regions"  # the same number of values everywhere
     places = np.linspace(0, len(paths) - 1, min(CLOSELY, len(paths))).round().astype(int)
-    shares = [_in_pieces(values_of(paths[i])) for i in places]
+    shares = [_in_pieces(values_of(paths[i], max_pixels)) for i in places]
     pieces, in_order = np.mean([share for share, _ in shares]), np.mean([order for _, order in shares])
     large = len(values) > CLASSES // 2 or _has_16_bits(paths[0])  # nobody needs 16 bits for a few classes
     if pieces >= 0.8 and (large or (counted >= 0.8 and in_order >= 0.9)):
@@ -192,8 +201,11 @@ def _task(values: list[int], by_map: list[list[int]], paths: list[Path]) -> str:
 
 
 def _has_16_bits(path: Path) -> bool:
-    with Image.open(path) as image:
-        return numeric_files.bits_of(image) > 8
+    try:
+        with Image.open(path) as image:
+            return numeric_files.bits_of(image) > 8
+    except images.UNREADABLE:  # read as numbers
+        return True
 
 
 def _in_pieces(found: Map) -> tuple[float, float]:

@@ -1,6 +1,8 @@
 """Rotated MNIST, made from the MNIST files with a fixed seed: 12,000 training and 50,000 test images."""
 
 import gzip
+import math
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from quarterturn_lab.data import cache
 from quarterturn_lab.data.augment import matrices, warped
 from quarterturn_lab.data.dataset import Dataset, Settings
 from quarterturn_lab.data.folders import existing
+from quarterturn_lab.data.images import fault_of
 from quarterturn_lab.errors import DataError
 from quarterturn_lab.settings.config import Augment
 
@@ -20,22 +23,30 @@ TREE = (
 )
 PARTS = ("train", "t10k")
 TRAIN, TEST = 12_000, 50_000
+LARGEST = 10**9  # values in a file
 SEED = 0  # for the rotations and the choice of images
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
     """An idx file of bytes as an array."""
+    if fault := fault_of(path):
+        raise DataError(f"{path} {fault}")
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            start = file.read(4)
+            if len(start) < 4 or start[:3] != b"\0\0\x08" or not 1 <= start[3] <= 3:
+                raise DataError(f"{path} is not an idx file of bytes: it must begin with 00 00 08 and 1, 2 or 3 axes")
+            sizes = file.read(4 * start[3])
+            shape = tuple(int.from_bytes(sizes[i : i + 4], "big") for i in range(0, len(sizes), 4))
+            if math.prod(shape) > LARGEST:
+                raise DataError(f"{path} has {shape} values, more than the limit of {LARGEST:,}: give a part of it")
+            content = file.read(math.prod(shape) + 1)  # no more than it says: a small file can unpack to any size
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error})") from None
-    if len(content) < 8 or content[:3] != b"\0\0\x08":
-        raise DataError(f"{path} is not an idx file of bytes: it must begin with 00 00 08")
-    shape = tuple(int.from_bytes(content[4 + 4 * i : 8 + 4 * i], "big") for i in range(content[3]))
-    start = 4 + 4 * len(shape)
-    if len(content) - start != int(np.prod(shape)):
-        raise DataError(f"{path} is truncated: expected {shape} values, found {len(content) - start} bytes")
-    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
+    if len(content) != math.prod(shape):
+        found = f"{len(content)} bytes" if len(content) < math.prod(shape) else "more"
+        raise DataError(f"{path} is truncated or damaged: expected {shape} values, found {found}")
+    return np.frombuffer(content, dtype=np.uint8).reshape(shape)
 
 
 def load(settings: Settings) -> Dataset:

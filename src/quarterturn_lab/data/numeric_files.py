@@ -3,8 +3,12 @@
 Nothing here needs torch.
 """
 
+import bz2
+import gzip
+import io
+import lzma
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +22,13 @@ from quarterturn_lab.errors import DataError
 
 FITS = frozenset({".fits", ".fit", ".fts"})
 TIFF = frozenset({".tif", ".tiff"})
+VALUES = 4  # times the limit of pixels: so many values may all channels have together
+BYTES = 8  # of a value at most: so many times the limit may a compressed file become
+PACKED: dict[bytes, Callable[[Path], Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZ": bz2.open,
+    b"\xfd7": lzma.open,
+}  # by the first two bytes
 
 
 def read(path: Path, max_pixels: int, rules: int = 1) -> NDArray[np.float32]:
@@ -58,11 +69,11 @@ class Header:
     pages: int = 1  # which are channels, if the file does not say what they are
 
 
-def header(path: Path) -> Header:
+def header(path: Path, max_pixels: int) -> Header:
     """The header of a FITS or TIFF file."""
     try:
         with quiet():
-            shape, dtype, axes = _fits_header(path) if path.suffix.lower() in FITS else _tiff_header(path)
+            shape, dtype, axes = _fits_header(path, max_pixels) if path.suffix.lower() in FITS else _tiff_header(path)
     except Missing as error:
         raise DataError(f"{path} needs {error}") from None
     except DataError:
@@ -109,9 +120,15 @@ def _three_axes(path: Path, shape: tuple[int, ...]) -> tuple[int, int, int]:
     return channels, height, width
 
 
-def _check_size(path: Path, width: int, height: int, limit: int) -> None:
+def check_size(path: Path, width: int, height: int, limit: int, channels: int = 1) -> None:
+    """Raise if an image is too large to be decoded."""
     if width * height > limit:
         raise DataError(too_many_pixels(path, width, height, limit))
+    if width * height * channels > VALUES * limit:
+        raise DataError(
+            f"{path} has {channels} channels of {width} x {height} pixels, more than {VALUES * limit:,} values: "
+            "choose fewer channels, or raise --max-pixels"
+        )
 
 
 @contextmanager
@@ -137,9 +154,9 @@ class Missing(Exception):
 # --- FITS -------------------------------------------------------------------------------------------------------------
 
 
-def _fits_header(path: Path) -> tuple[tuple[int, ...], np.dtype[Any], str]:
+def _fits_header(path: Path, limit: int) -> tuple[tuple[int, ...], np.dtype[Any], str]:
     """Shape, type and axes of the first image in the file; the axes of a cube are channels, rows, columns."""
-    with _opened_fits(path) as parts:
+    with _opened_fits(path, limit) as parts:
         part = _first_image(parts)
         values = part.header.get("BITPIX", 8)
         scaled = part.header.get("BSCALE", 1) != 1
@@ -148,19 +165,27 @@ def _fits_header(path: Path) -> tuple[tuple[int, ...], np.dtype[Any], str]:
 
 
 def _fits(path: Path, limit: int) -> NDArray[Any]:
-    with _opened_fits(path) as parts:
+    with _opened_fits(path, limit) as parts:
         part = _first_image(parts)
         channels, height, width = _three_axes(path, tuple(part.shape))
-        _check_size(path, width, height, limit)
+        check_size(path, width, height, limit, channels)
         return np.asarray(part.data).reshape(channels, height, width)
 
 
-def _opened_fits(path: Path) -> Any:
+def _opened_fits(path: Path, limit: int) -> Any:
     try:
         from astropy.io import fits  # type: ignore[import-untyped]
     except ImportError:
         raise Missing("astropy", "fits") from None
-    return fits.open(path, memmap=False)
+    with path.open("rb") as file:
+        unpack = PACKED.get(file.read(2))
+    if unpack is None:
+        return fits.open(path, memmap=False)
+    with unpack(path) as packed:
+        content = packed.read(BYTES * limit)
+        if packed.read(1):
+            raise DataError(f"{path} is more than {BYTES * limit:,} bytes when it is unpacked: raise --max-pixels")
+    return fits.open(io.BytesIO(content), memmap=False)
 
 
 def _first_image(parts: Any) -> Any:
@@ -195,7 +220,7 @@ def _tiff(path: Path, limit: int, rules: int) -> NDArray[Any]:
         if rules > 1:
             _check_stack(path, shape, axes)
         channels, height, width = _three_axes(path, shape)
-        _check_size(path, width, height, limit)
+        check_size(path, width, height, limit, channels)
         array = series.asarray()
     places = (series.axes.index("Y"), series.axes.index("X"))
     return np.moveaxis(array, places, (-2, -1)).reshape(channels, height, width)
@@ -229,7 +254,7 @@ def _picture(path: Path, limit: int, rules: int, helper: str = "") -> NDArray[An
     """The unscaled values of a file that Pillow can read; it cuts colours of 16 bits to 8, so they go another way."""
     try:
         with Image.open(path) as image:
-            _check_size(path, *image.size, limit)
+            check_size(path, *image.size, limit)
             if helper and (getattr(image, "n_frames", 1) > 1 or (bits_of(image) > 8 and len(image.getbands()) > 1)):
                 raise Missing(helper, "tiff")
             if bits_of(image) > 8 and len(image.getbands()) > 1:

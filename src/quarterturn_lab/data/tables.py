@@ -25,6 +25,7 @@ from quarterturn_lab.errors import ConfigError, DataError, unknown
 SUFFIXES = (".csv", ".tsv", ".txt")
 DELIMITERS = (",", ";", "\t", "|")
 SEPARATORS = (";", "|", ",")  # between tags in one cell
+LARGEST = 200_000_000  # bytes
 FEW = 20  # whole numbers with at most so many values are classes
 LABELS = ("label", "labels", "class", "classes", "category", "target", "species", "taxon", "type", "diagnosis", "tags")
 SPLITS = ("split", "part", "set", "subset", "partition", "phase")
@@ -92,6 +93,8 @@ def _check(table: Table) -> None:
 
 def _text(path: Path) -> str:
     try:
+        if path.stat().st_size > LARGEST:
+            raise DataError(f"{path} has more than {LARGEST:,} bytes: too large for a table of labels")
         raw = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror})") from None

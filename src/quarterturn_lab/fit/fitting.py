@@ -2,7 +2,7 @@
 
 import json
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from quarterturn_lab.data.dataset import Data, Settings, subset
 from quarterturn_lab.data.look import Found, look
 from quarterturn_lab.data.watch import watching
 from quarterturn_lab.errors import ConfigError, DataError
-from quarterturn_lab.files import write_atomically
+from quarterturn_lab.files import damaged, read_json, write_atomically
 from quarterturn_lab.fit import plan, symmetry, timing
 from quarterturn_lab.fit.pace import FORWARD, Pace, images_to_score
 from quarterturn_lab.fit.request import LENGTH, MINUTES, Request, write_file
@@ -19,8 +19,9 @@ from quarterturn_lab.progress import Bars
 from quarterturn_lab.runs.environment import pick_device
 from quarterturn_lab.runs.loading import load
 from quarterturn_lab.runs.model_card import DENSE
-from quarterturn_lab.runs.run_directory import summary
-from quarterturn_lab.settings.config import Config, ImageSettings, read
+from quarterturn_lab.runs.run_directory import read_config, summary
+from quarterturn_lab.runs.trust import check_settings
+from quarterturn_lab.settings.config import Config, ImageSettings
 from quarterturn_lab.training import training_run
 
 Record = dict[str, Any]
@@ -197,7 +198,7 @@ class Fit:
             return None
         seconds = summary(self.directory)["wall_seconds"]
         if (directory / RECORD).exists():
-            plain = read((directory / "config.json").read_text())
+            plain = self.kept(directory)
         else:
             plain = self.made(found, size, "none", 1, plan.warps_of(chosen), ORDINARY)
             self.costs.clear()  # both are timed now: the machine may have other work than at the start
@@ -210,13 +211,13 @@ class Fit:
 
     def again(self) -> Fitted:
         """A run that was started before: go on with it, or show it if it is finished."""
-        record: Record = json.loads((self.directory / RECORD).read_text())
+        record = read_record(self.directory / RECORD)
         before = record["request"]
         if before["folder"] != str(self.request.folder.resolve()):
             raise ConfigError(
                 f"{self.directory} holds a run on another folder, {before['folder']}: give another --runs-dir"
             )
-        config = read((self.directory / "config.json").read_text())
+        config = self.kept(self.directory)
         if not (self.directory / "summary.json").exists():
             self.bars.say(f"resuming {self.directory}")
         elif (epochs := self.wanted(config, before["minutes"])) > config.epochs:
@@ -275,6 +276,12 @@ class Fit:
         """How much scoring there is in a run, in images of training."""
         return images_to_score(config, parts, config.eval_points) * size.cover * FORWARD
 
+    def kept(self, directory: Path) -> Config:
+        """The settings of a run that was begun before, which name no code but what the request names."""
+        config = read_config(directory)
+        check_settings(dict(config), directory / "config.json", self.request.options)
+        return config
+
     def load(self, config: Config) -> Data:
         with watching(self.bars.files):
             return load(config)
@@ -299,11 +306,21 @@ def _kind(config: Config) -> str:
     return config.model_dump_json(exclude={"epochs", "earlier_plans", "eval_points", "ema", "augment", "score_turns"})
 
 
+def read_record(path: Path) -> Record:
+    """What was asked, found and chosen, from the file of a run."""
+    way_out = "remove the run directory, and run the same command again"
+    found = read_json(path, way_out)
+    request = found.get("request")
+    if not isinstance(request, dict) or {field.name for field in fields(Request)} - request.keys():
+        raise damaged(path, "it has no request", way_out)
+    return found
+
+
 def latest(request: Request, root: Path) -> Request:
     """The request of the latest run on this folder, with this number of epochs or minutes if any are given."""
     below = request.directory(root).parents[1]
     found = sorted(below.glob(f"*/seed*/{RECORD}"), key=lambda path: path.stat().st_mtime)
-    records = [json.loads(path.read_text()) for path in found]
+    records = [read_record(path) for path in found]
     whole = [record for record in records if "choice" in record]
     if not whole:
         raise ConfigError(f"there is no run to resume in {below}: leave --resume out")

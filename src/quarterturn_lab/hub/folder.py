@@ -12,10 +12,10 @@ from quarterturn_lab.errors import ConfigError, RunError
 from quarterturn_lab.runs import model_card
 from quarterturn_lab.runs.model_card import KEY, ModelCard
 from quarterturn_lab.runs.network import net_for
+from quarterturn_lab.runs.trust import network_code
 from quarterturn_lab.settings.config import Config, checked
 
 ARCHITECTURE = "quarterturn_network"  # as timm_models registers it
-TRUSTED = ("timm:", "torchvision:", "smp:", "quarterturn_lab.")  # anything else is code of the one who trained it
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
@@ -71,12 +71,11 @@ def from_pretrained(place: str | Path, run_code: bool = False) -> nn.Module:
 def network(settings: dict[str, Any], classes: tuple[str, ...], run_code: bool) -> nn.Module:
     """A new network with these settings, as config.json has them."""
     config = checked(settings)
-    for name in filter(None, (config.factory, config.backbone)):
-        if not name.startswith(TRUSTED) and not run_code:
-            raise ConfigError(
-                f"this network is made by calling {name}: give run_code=True if you trust that code, or export it to "
-                "ONNX instead"
-            )
+    if not run_code and (names := network_code(config)):
+        raise ConfigError(
+            f"this network is made by calling {names[0]}: give run_code=True if you trust that code, or export it to "
+            "ONNX instead"
+        )
     return net_for(config, classes)
 
 

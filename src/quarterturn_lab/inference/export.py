@@ -14,6 +14,7 @@ from quarterturn_lab.inference.agreement import Written, agreement
 from quarterturn_lab.inference.description import readme
 from quarterturn_lab.inference.network import runner
 from quarterturn_lab.inference.source import About, Source, source_of
+from quarterturn_lab.runs.trust import NOTHING, Trust
 
 
 def _hub(source: Source, folder: Path, about: About) -> Written:
@@ -33,7 +34,7 @@ TARGETS: dict[str, tuple[Writer, str]] = {  # how it is written, and the end of 
 }
 
 
-def export(directory: Path, target: str, out: Path, about: About) -> str:
+def export(directory: Path, target: str, out: Path, about: About, trust: Trust = NOTHING) -> str:
     """Write a run's network in the form of a target; returns what it takes and what was checked, in words."""
     if target not in TARGETS:
         raise unknown("value of --to", target, TARGETS)
@@ -42,7 +43,7 @@ def export(directory: Path, target: str, out: Path, about: About) -> str:
         check_replaceable(out)
     if not suffix and out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise ConfigError(f"{out} exists: {target} is a new folder, so give another name, or remove it")
-    source = source_of(directory)
+    source = source_of(directory, trust)
     out = out.absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
     scratch = unfinished(out)

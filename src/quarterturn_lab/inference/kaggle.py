@@ -6,6 +6,7 @@ from pathlib import Path
 
 from quarterturn_lab.data import images
 from quarterturn_lab.errors import ConfigError, DataError
+from quarterturn_lab.files import safe
 from quarterturn_lab.inference.tables import Files, Progress, vectors, write_cells
 from quarterturn_lab.inference.tiles import Run
 from quarterturn_lab.runs.model_card import ModelCard
@@ -21,8 +22,10 @@ def submit(run: Run, card: ModelCard, sample: Path, folder: Path, out: Path, bat
     order = columns(header, card.classes, sample)
     files = find(names, folder, sample)
     answers = vectors(run, card, files, batch, False, progress)
-    lines = ([name, *(f"{value:.8g}" for value in row)] for name, row in zip(names, answers[:, order], strict=True))
-    write_cells(out, header, lines)
+    lines = (
+        [safe(name), *(f"{value:.8g}" for value in row)] for name, row in zip(names, answers[:, order], strict=True)
+    )
+    write_cells(out, map(safe, header), lines)
 
 
 def read_sample(path: Path) -> tuple[tuple[str, ...], list[str]]:

@@ -15,6 +15,7 @@ from quarterturn_lab.models.build import filters_twin
 from quarterturn_lab.runs.environment import pick_device
 from quarterturn_lab.runs.model_card import ModelCard
 from quarterturn_lab.runs.trained import load_with_card
+from quarterturn_lab.runs.trust import NOTHING, Trust
 from quarterturn_lab.settings.config import Config
 
 
@@ -29,9 +30,9 @@ def runner(net: nn.Module, device: torch.device) -> Run:
     return run
 
 
-def trained_network(directory: Path, device_name: str) -> tuple[Network, ModelCard]:
+def trained_network(directory: Path, device_name: str, trust: Trust = NOTHING) -> tuple[Network, ModelCard]:
     """The network of a finished run as a function from arrays to arrays, and its model card."""
-    config, card, net = load_with_card(directory)
+    config, card, net = load_with_card(directory, trust)
     device = pick_device(device_name)
     net = (for_whole_images(config, net) if card.is_dense else net).to(device).eval()
     known: dict[Sizes, View] = {}  # by what is left of the sides after whole periods

@@ -18,6 +18,7 @@ from quarterturn_lab.inference.network import for_whole_images
 from quarterturn_lab.runs.model_card import ModelCard
 from quarterturn_lab.runs.run_directory import summary
 from quarterturn_lab.runs.trained import load_with_card
+from quarterturn_lab.runs.trust import NOTHING, Trust
 from quarterturn_lab.settings.config import Config
 
 STEPS = (1, 2, 4, 8, 16, 32, 64)
@@ -83,9 +84,9 @@ class Source:
         return found if self.card.settings.floats else [x.round().clip(0, 255) for x in found]
 
 
-def source_of(directory: Path) -> Source:
+def source_of(directory: Path, trust: Trust = NOTHING) -> Source:
     """The source of a finished run's exports."""
-    config, card, net = load_with_card(directory)
+    config, card, net = load_with_card(directory, trust)
     places = {"data": None, "labels": None, "weights": None}  # on the user's machine
     config = config.model_copy(update=places)
     card = replace(card, settings=card.settings.model_copy(update={"labels": None}))

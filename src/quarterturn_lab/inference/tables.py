@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from quarterturn_lab.data import images, numeric_files
 from quarterturn_lab.errors import ConfigError, DataError
-from quarterturn_lab.files import no_space, write_atomically
+from quarterturn_lab.files import no_space, safe, write_atomically
 from quarterturn_lab.inference.large_files import check_channels, opened
 from quarterturn_lab.inference.tiles import SIDE, Run
 from quarterturn_lab.inference.unfinished import unfinished
@@ -27,7 +27,6 @@ PLACE = ("x", "y", "width", "height")
 SMALLEST = 64  # tile
 MOST = 1_000_000  # images in a batch, and pixels of a side
 LABELS = {"classes": "predicted_class", "tags": "predicted_tags"}  # a column for each task
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet runs a cell that begins so
 
 
 @dataclass(frozen=True)
@@ -215,15 +214,6 @@ def predicted(card: ModelCard, answers: NDArray[np.float64]) -> str:
     if card.task == "classes":
         return card.classes[int(answers.argmax())]
     return ";".join(name for name, value in zip(card.classes, answers, strict=True) if value >= 0.5)
-
-
-def safe(text: str) -> str:
-    """Text for a cell that no spreadsheet takes for a formula.
-
-    >>> safe("=1+1"), safe("cell-3")
-    ("'=1+1", 'cell-3')
-    """
-    return f"'{text}" if text.startswith(FORMULA) else text
 
 
 def write_cells(out: Path, header: Iterable[str], lines: Iterable[Iterable[str]]) -> None:

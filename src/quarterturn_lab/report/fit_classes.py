@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from quarterturn_lab.evaluation import classification
 from quarterturn_lab.evaluation.certainty import average_precision, calibration, share_interval
+from quarterturn_lab.files import csv_text
 from quarterturn_lab.report import svg
 from quarterturn_lab.report.cards import Bar, Card, Table, Thumb, short
 from quarterturn_lab.report.judged import Judged
@@ -28,10 +29,8 @@ def class_cards(runs: list[Judged]) -> list[Card]:
 def confusion_csv(run: Judged) -> str:
     """The whole matrix: a row for each true class, a column for each predicted one."""
     counts = classification.confusion(run.predicted, run.labels)
-    names = [f'"{name}"' if "," in name or '"' in name else name for name in run.data.classes]
-    lines = [",".join(["true class", *names])]
-    lines += [",".join([name, *map(str, row)]) for name, row in zip(names, counts, strict=True)]
-    return "\n".join(lines) + "\n"
+    rows = ([name, *row] for name, row in zip(run.data.classes, counts.tolist(), strict=True))
+    return csv_text([["true class", *run.data.classes], *rows])
 
 
 def _pairs(counts: Counts, classes: tuple[str, ...]) -> Card:

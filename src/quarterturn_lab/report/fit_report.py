@@ -18,7 +18,7 @@ from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.evaluation import classification
 from quarterturn_lab.evaluation.certainty import macro_f1
 from quarterturn_lab.evaluation.tasks import TASKS
-from quarterturn_lab.files import write_atomically
+from quarterturn_lab.files import read_text, write_atomically
 from quarterturn_lab.report import svg
 from quarterturn_lab.report.cards import Card, Table
 from quarterturn_lab.report.figures import ANGLES, some_test_images
@@ -30,6 +30,8 @@ from quarterturn_lab.report.judged import Judged, Turned, changes_by_angle, judg
 from quarterturn_lab.report.measures import Measure, difference, measure
 from quarterturn_lab.runs import run_directory
 from quarterturn_lab.runs.environment import pick_device
+from quarterturn_lab.runs.run_directory import WAY_OUT
+from quarterturn_lab.runs.trust import NOTHING, Trust
 from quarterturn_lab.settings.in_words import training_in_words
 
 CARDS: dict[str, Callable[[list[Judged]], list[Card]]] = {
@@ -69,12 +71,13 @@ def write_fit_report(
     choice: dict[str, Any] | None = None,
     data_folder: str | None = None,
     output: Path | None = None,
+    trust: Trust = NOTHING,
 ) -> Written:
     """Write report.html, and confusion.csv for classes, into the directory of a finished run, or another.
 
     `compare` is the run of the ordinary network, `choice` what was said for the symmetry ("symmetry", "why", "sure").
     """
-    runs = [judged(path, data_folder) for path in (run, compare) if path is not None]
+    runs = [judged(path, data_folder, trust) for path in (run, compare) if path is not None]
     if runs[0].data.test.tolist() != runs[-1].data.test.tolist() or runs[0].data.names != runs[-1].data.names:
         raise ConfigError(f"{run} and {compare} have other test images, so that they cannot be compared: leave one out")
     if isinstance(runs[0].data, Dataset) and not runs[0].config.backbone:
@@ -99,7 +102,7 @@ def write_fit_report(
             cards=[*_turning(runs, turns), *CARDS[task](runs), *_curves(runs)],
             facts=_facts(runs[0]),
             settings=json.dumps(runs[0].config.model_dump(mode="json"), indent=1),
-            environment=(run / "environment.json").read_text(),
+            environment=read_text(run / "environment.json", WAY_OUT),
         ),
     )
     if task == "classes":

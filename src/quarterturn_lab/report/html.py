@@ -10,11 +10,12 @@ from jinja2 import Environment
 from quarterturn import QuarterturnError
 from quarterturn_lab.errors import LabError, RunError
 from quarterturn_lab.evaluation.tasks import TASKS
-from quarterturn_lab.files import write_atomically
+from quarterturn_lab.files import damaged, write_atomically
 from quarterturn_lab.report import svg, table
 from quarterturn_lab.report.figures import Shown, figures_of
 from quarterturn_lab.runs import run_directory
 from quarterturn_lab.runs.trained import load_with_data
+from quarterturn_lab.runs.trust import NOTHING, Trust
 from quarterturn_lab.settings.experiments import EXPERIMENTS
 from quarterturn_lab.settings.in_words import training_in_words
 
@@ -36,7 +37,7 @@ class Section:
     missing: str = ""
 
 
-def report(root: Path, output: Path | None = None, data_folder: str | None = None) -> Path:
+def report(root: Path, output: Path | None = None, data_folder: str | None = None, trust: Trust = NOTHING) -> Path:
     """Write report.html, report.md and a CSV for each experiment; returns the path of the page."""
     found = run_directory.finished(root)
     if not found:
@@ -45,8 +46,11 @@ def report(root: Path, output: Path | None = None, data_folder: str | None = Non
         )
     output = output or root
     output.mkdir(parents=True, exist_ok=True)
-    names = sorted({run_directory.summary(path)["experiment"] for path in found}, key=list(EXPERIMENTS).index)
-    sections = [section(root, name, data_folder) for name in names]
+    first = {run_directory.summary(path)["experiment"]: path for path in found}
+    for name in first.keys() - EXPERIMENTS.keys():
+        raise damaged(first[name] / "summary.json", f"there is no experiment {name}", run_directory.WAY_OUT)
+    names = sorted(first, key=list(EXPERIMENTS).index)
+    sections = [section(root, name, data_folder, trust) for name in names]
     page = Environment(autoescape=True).from_string((files(__package__) / "templates/report.html").read_text())
     write_atomically(output / "report.html", page.render(sections=sections, runs=len(found)))
     write_atomically(output / "report.md", "\n".join(f"# {s.name}\n\n{s.about}\n\n{s.markdown}" for s in sections))
@@ -55,7 +59,7 @@ def report(root: Path, output: Path | None = None, data_folder: str | None = Non
     return output / "report.html"
 
 
-def section(root: Path, experiment: str, data_folder: str | None) -> Section:
+def section(root: Path, experiment: str, data_folder: str | None, trust: Trust = NOTHING) -> Section:
     """The tables and figures of one experiment."""
     lines = table.lines_of(root, experiment)
     sets = table.collect(root, experiment)
@@ -68,7 +72,7 @@ def section(root: Path, experiment: str, data_folder: str | None) -> Section:
     )
     made.figures += _curves(sets)
     try:
-        loaded = {label: load_with_data(path, data_folder) for label, path in _chosen(sets).items()}
+        loaded = {label: load_with_data(path, data_folder, trust) for label, path in _chosen(sets).items()}
     except (LabError, QuarterturnError) as error:
         made.missing = f"Some figures are missing because the data could not be read: {error}"
         return made

@@ -18,6 +18,7 @@ from quarterturn_lab.report.figures import some_test_images
 from quarterturn_lab.runs import run_directory
 from quarterturn_lab.runs.model_card import answers
 from quarterturn_lab.runs.trained import load_with_data
+from quarterturn_lab.runs.trust import NOTHING, Trust
 from quarterturn_lab.settings.config import Config
 
 CPU = torch.device("cpu")
@@ -57,9 +58,9 @@ class Judged:
         return image[:, top : top + self.config.net.side, left : left + self.config.net.side]
 
 
-def judged(path: Path, data_folder: str | None = None) -> Judged:
+def judged(path: Path, data_folder: str | None = None, trust: Trust = NOTHING) -> Judged:
     """A finished run, applied to its test images."""
-    config, data, net = load_with_data(path, data_folder)
+    config, data, net = load_with_data(path, data_folder, trust)
     found = predict(config, net, data, data.test, CPU)
     return Judged(path, config, data, net, found, labels_of(config, data, data.test))
 

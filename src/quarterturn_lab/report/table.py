@@ -1,7 +1,5 @@
 """The table of an experiment, computed from its finished runs, as text, Markdown and CSV."""
 
-import csv
-import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +7,7 @@ from typing import Any
 
 from quarterturn_lab.evaluation.statistics import mean_sd, paired_t_test, sign_flip_test
 from quarterturn_lab.evaluation.tasks import TASKS, Task
+from quarterturn_lab.files import csv_text
 from quarterturn_lab.runs import naming, run_directory
 from quarterturn_lab.settings.experiments import EXPERIMENTS, Printed
 from quarterturn_lab.settings.networks import ROWS
@@ -211,17 +210,17 @@ def markdown(lines: list[Line]) -> str:
 
 def as_csv(lines: list[Line]) -> str:
     """All values in full precision."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
     pairs = ("test", "second", "turned", "train", "cpu", "difference")
     columns = {"second": TASKS[lines[0].task].second or "second"}
     names = [f"{columns.get(name, name)}_{part}" for name in pairs for part in ("mean", "sd")]
-    writer.writerow(["row", "n", "seeds", "parameters", *names, "p_t", "p_flip", "paper_test", "paper_train"])
+    rows: list[list[object]] = [
+        ["row", "n", "seeds", "parameters", *names, "p_t", "p_flip", "paper_test", "paper_train"]
+    ]
     for line in lines:
         figures: list[object] = []
         for name in pairs:
             figures += list(getattr(line, name) or (None, None))
         paper = (line.paper.test[0], line.paper.train[0]) if line.paper else (None, None)
         seeds = " ".join(map(str, line.seeds))
-        writer.writerow([line.label, len(line.seeds), seeds, line.parameters, *figures, line.p_t, line.p_flip, *paper])
-    return buffer.getvalue()
+        rows.append([line.label, len(line.seeds), seeds, line.parameters, *figures, line.p_t, line.p_flip, *paper])
+    return csv_text(rows)

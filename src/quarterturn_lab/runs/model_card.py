@@ -13,8 +13,11 @@ from numpy.typing import NDArray
 from quarterturn_lab.data.dataset import DENSE, Settings, Units
 from quarterturn_lab.data.scaling import Scaling
 from quarterturn_lab.errors import RunError
+from quarterturn_lab.files import parsed
 
 VERSION = 1  # of this format
+TASKS = ("classes", "answers", "tags", "numbers", *DENSE)
+LARGEST_MARGIN = 1000  # pixels
 KEY = "quarterturn"  # in the metadata of an ONNX file
 
 
@@ -60,7 +63,7 @@ class ModelCard:
 def read(text: str, source: object) -> ModelCard:
     """A model card from its JSON; `source` is its name in errors."""
     try:
-        found = json.loads(text)
+        found = parsed(text)
         if found.pop("version") != VERSION:
             raise ValueError("another version")
         found |= {name: tuple(found[name]) for name in ("classes", "bands")}
@@ -69,11 +72,33 @@ def read(text: str, source: object) -> ModelCard:
         found["values"] = tuple(found.get("values", ()))
         if found.get("units"):
             found["units"] = Units(**{name: tuple(values) for name, values in found["units"].items()})
-        return ModelCard(**found)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return _consistent(ModelCard(**found))
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        why = " ".join(str(error).split())[:200]
         raise RunError(
-            f"{source} was not written by this version of quarterturn ({error}): train or export it again"
+            f"{source} was not written by this version of quarterturn ({why}): train or export it again"
         ) from None
+
+
+def _consistent(card: ModelCard) -> ModelCard:
+    """The card, if its parts fit each other."""
+    channels, classes = card.settings.channels, len(card.classes)
+    if card.task not in TASKS:
+        raise ValueError(f"there is no task {card.task}")
+    if not classes or not all(isinstance(name, str) for name in card.classes):
+        raise ValueError("the classes have no names")
+    for part, length in (
+        (card.scaling.offset, channels),
+        (card.scaling.factor, channels),
+        *(((card.units.mean, classes), (card.units.deviation, classes)) if card.units else ()),
+    ):
+        if len(part) != length or not np.isfinite(np.array(part, dtype=np.float64)).all():
+            raise ValueError(f"{length} numbers are needed for scaling, found {len(part)}")
+    if not isinstance(card.margin, int) or not 0 <= card.margin <= LARGEST_MARGIN:
+        raise ValueError(f"a margin of {card.margin} pixels")
+    if card.values and (len(card.values) != classes or not all(isinstance(value, int) for value in card.values)):
+        raise ValueError(f"{len(card.values)} values of masks for {classes} classes")
+    return card
 
 
 def answers(task: str, outputs: NDArray[Any], units: Units | None = None) -> NDArray[np.float64]:

@@ -14,7 +14,7 @@ from quarterturn_lab.files import damaged, no_space, parsed, read_json, read_tex
 from quarterturn_lab.settings.config import Config, difference, read
 
 SEALED = ("config.json", "model.json", "model.safetensors")  # summary.json has their checksums
-NEEDED = {"task": str, "test": dict, "parameters": int, "seed": int}  # in every summary
+NEEDED = {"experiment": str, "row": str, "seed": int, "task": str, "test": dict, "parameters": int}  # in every summary
 WAY_OUT = "copy the run directory again, or train it again"
 
 
@@ -76,13 +76,13 @@ def summary(directory: Path) -> dict[str, Any]:
     return found
 
 
-def check_sealed(directory: Path) -> None:
+def check_sealed(path: Path) -> None:
     """Raise if a file of a finished run is not what it was. Runs of older versions have no checksums."""
-    sums = summary(directory).get("sha256", {})
-    for name in SEALED:
-        path = directory / name
-        if path.is_file() and name in sums and sums[name] != sha256(path):
-            raise damaged(path, "it differs from the checksum in summary.json", WAY_OUT)
+    if path.exists() and not path.is_file():
+        raise damaged(path, "it is not a file", WAY_OUT)
+    sums = summary(path.parent).get("sha256")
+    if isinstance(sums, dict) and path.name in sums and path.is_file() and sums[path.name] != sha256(path):
+        raise damaged(path, "it differs from the checksum in summary.json", WAY_OUT)
 
 
 def records(directory: Path) -> list[dict[str, Any]]:
@@ -102,7 +102,7 @@ def records(directory: Path) -> list[dict[str, Any]]:
 
 def config_of(directory: Path) -> Config:
     """The settings of a finished run."""
-    check_sealed(directory)
+    check_sealed(directory / "config.json")
     return read_config(directory)
 
 

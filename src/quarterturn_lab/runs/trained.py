@@ -14,40 +14,51 @@ from quarterturn_lab.runs.loading import load
 from quarterturn_lab.runs.model_card import ModelCard
 from quarterturn_lab.runs.network import net_for
 from quarterturn_lab.runs.run_directory import WAY_OUT, check_sealed, config_of
+from quarterturn_lab.runs.trust import NOTHING, Trust, check_network
 from quarterturn_lab.settings.config import Config
 
 
-def load_with_data(directory: Path, data_folder: str | None = None) -> tuple[Config, Data, nn.Module]:
+def load_with_data(
+    directory: Path, data_folder: str | None = None, trust: Trust = NOTHING
+) -> tuple[Config, Data, nn.Module]:
     """The settings, the data and the network of a finished run; `data_folder` replaces the folder of its images."""
-    config = config_of(directory)
+    config = _trusted_config(directory, trust)
     if data_folder:
         config = config.model_copy(update={"data": data_folder})
     data = load(config)
     return config, data, _network(directory, config, data.classes)
 
 
-def load_with_card(directory: Path) -> tuple[Config, ModelCard, nn.Module]:
+def load_with_card(directory: Path, trust: Trust = NOTHING) -> tuple[Config, ModelCard, nn.Module]:
     """The settings, the model card and the network of a finished run; needs no data."""
-    config, card = config_of(directory), card_of(directory)
+    config, card = _trusted_config(directory, trust), card_of(directory)
     return config, card, _network(directory, config, card.classes)
 
 
 def card_of(directory: Path) -> ModelCard:
     """The model card of a finished run."""
-    check_sealed(directory)
     path = directory / "model.json"
+    check_sealed(path)
     if not path.exists():
         raise RunError(f"{directory} has no model.json, because an older version trained it: train it again")
     return model_card.read(read_text(path, WAY_OUT), path)
 
 
+def _trusted_config(directory: Path, trust: Trust) -> Config:
+    config = config_of(directory)
+    check_network(config, directory / "config.json", trust)
+    return config
+
+
 def _network(directory: Path, config: Config, classes: tuple[str, ...]) -> nn.Module:
+    path = directory / "model.safetensors"
+    check_sealed(path)
     net = net_for(config, classes)
     try:
-        net.load_state_dict(load_file(directory / "model.safetensors"))
+        net.load_state_dict(load_file(path))
     except FileNotFoundError:
         raise RunError(f"{directory} has no model.safetensors: train it again, or copy the whole directory") from None
     except (RuntimeError, SafetensorError) as error:
         why = str(error).splitlines()[0]
-        raise ConfigError(f"{directory / 'model.safetensors'}: the weights do not fit config.json: {why}") from None
+        raise ConfigError(f"{path}: the weights do not fit config.json: {why}") from None
     return net.eval()

@@ -1,13 +1,13 @@
 """The settings of one run, validated, as they are written to its directory."""
 
-import hashlib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from quarterturn_lab.errors import ConfigError
-from quarterturn_lab.settings.networks import Net
+from quarterturn_lab.files import sha256
+from quarterturn_lab.settings.networks import Net, size_fault
 
 Precision = Literal["fp32", "bf16", "fp16"]
 Task = Literal["auto", "classes", "tags", "numbers", "answers", "pixels", "regions", "instances"]
@@ -217,7 +217,7 @@ class Config(ImageSettings):
 
     @model_validator(mode="after")
     def _fits(self) -> "Config":
-        fault = self.net.fault()
+        fault = self.net.fault() or size_fault(self.net.channels, self.net.side, self.longest)
         if fault:
             raise ValueError(fault)
         if any(not 0 < drop <= 1 for drop in self.drops):
@@ -276,7 +276,9 @@ def digest_of_weights(file: str | None) -> str | None:
     if file is None:
         return None
     try:
-        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+        if Path(file).exists() and not Path(file).is_file():
+            raise OSError("it is not a file")
+        return sha256(Path(file))
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise ConfigError(f"--weights {file} cannot be read ({why}): give a .safetensors or .pth file") from None

@@ -14,6 +14,7 @@ from quarterturn_lab.errors import ConfigError, unknown
 if TYPE_CHECKING:
     from quarterturn.groups import Group
 
+LARGEST_INPUT = 256_000_000  # values: one gigabyte as floats
 Stages = tuple[tuple[int, ...], ...]
 
 
@@ -82,6 +83,8 @@ class Net:
         """What is wrong with the numbers of the network, and what to do, in words."""
         if min(self.channels, self.side, self.stem_stride) < 1:
             return f"channels={self.channels}, side={self.side}, stem_stride={self.stem_stride}: give 1 or more"
+        if fault := size_fault(self.channels, self.side):
+            return fault
         if not 0 <= self.dropout < 1:
             return f"dropout={self.dropout}: give a rate of at least 0 and below 1"
         try:
@@ -94,6 +97,15 @@ class Net:
     def margin(self) -> int:
         """Number of pixels at each edge of the input without an output."""
         return 0 if self.same else (self.kernel - 1) // 2 * sum(map(len, self.stages))
+
+
+def size_fault(channels: int, *sides: int | None) -> str | None:
+    """What is wrong with the size of a network's input, before anything of that size is made."""
+    largest = max(side for side in sides if side is not None)
+    if largest**2 * channels <= LARGEST_INPUT:
+        return None
+    sizes = f"{channels} channels of {largest} x {largest} pixels"
+    return f"{sizes} are more than {LARGEST_INPUT:,} values: give a smaller side"
 
 
 def two_dimensional(name: str) -> "Group":

@@ -1,9 +1,7 @@
 """The page of a study, in Markdown, from its records alone: nothing on it is written by hand."""
 
-import csv
-import io
-
 from quarterturn_lab.evaluation.statistics import mean_sd
+from quarterturn_lab.files import csv_text
 from quarterturn_lab.report.table import plus_minus
 from quarterturn_lab.settings.in_words import training_in_words
 from quarterturn_lab.studies import decisions
@@ -245,19 +243,19 @@ def markdown(rows: list[tuple[str, ...]]) -> str:
 
 def as_csv(study: Study, records: Records) -> str:
     """Every finished run in full precision."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
     parts = ("train", "valid", "valid_4_turns", "test", "test_4_turns")
     keys = [MEASURES[measure].key for measure in together(study.measure)]
     scored = [f"{part}_{key}" for part in parts for key in keys]
     named = names(study)
-    writer.writerow(["label", "network", "seed", "parameters", "multiply_adds", "train_images", "cpu_seconds", *scored])
+    rows: list[list[object]] = [
+        ["label", "network", "seed", "parameters", "multiply_adds", "train_images", "cpu_seconds", *scored]
+    ]
     for entry in study.entries:
         for seed, record in records.of(entry).items():
             scores = [record.get(part, {}).get(key) for part in parts for key in keys]
             numbers = [record[key] for key in ("parameters", "multiply_adds", "train_images", "cpu_seconds")]
-            writer.writerow([entry.label, named[entry.label], seed, *numbers, *scores])
-    return buffer.getvalue()
+            rows.append([entry.label, named[entry.label], seed, *numbers, *scores])
+    return csv_text(rows)
 
 
 # --- the end of a page ------------------------------------------------------------------------------------------------

@@ -19,8 +19,9 @@ import torch
 
 from quarterturn.cost import cost
 from quarterturn_lab.errors import ConfigError
-from quarterturn_lab.files import write_atomically
+from quarterturn_lab.files import read_json, write_atomically
 from quarterturn_lab.runs import naming, network, run_directory
+from quarterturn_lab.runs.trust import NOTHING, check_network
 from quarterturn_lab.settings.config import Config, read
 from quarterturn_lab.studies.definition import Entry, Study
 from quarterturn_lab.training.sweep import FAILED
@@ -142,15 +143,16 @@ def check(records: Records, entry: Entry) -> None:
 
 
 def _record(entry: Entry, seed: int, directory: Path) -> Record:
-    config = read((directory / "config.json").read_text())
-    environment = json.loads((directory / "environment.json").read_text())
+    config = run_directory.config_of(directory)
+    check_network(config, directory / "config.json", NOTHING)
+    environment = read_json(directory / "environment.json", run_directory.WAY_OUT)
     return {
         "label": entry.label,
         "seed": seed,
         **{
             name: value
             for name, value in run_directory.summary(directory).items()
-            if name not in ("seed", "experiment")
+            if name not in ("seed", "experiment", "sha256")
         },
         "multiply_adds": multiply_adds(config, len(environment["classes"])),
         "environment": {name: environment[name] for name in MACHINE if name in environment},

@@ -93,7 +93,8 @@ def read(path: Path) -> dict[str, Any]:
         found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         if not isinstance(found, dict) or FIELDS - found.keys():
             raise ValueError("it does not hold the state of a run")
-    except (ValueError, RuntimeError, EOFError, KeyError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
+        found["records"] = json.loads(found["records"])
+    except (ValueError, TypeError, RuntimeError, EOFError, KeyError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
         raise damaged(path, error, WAY_OUT) from None
     return found
 
@@ -122,9 +123,9 @@ def restore(
             )
         try:
             _put(saved, state)
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise ConfigError(f"{path} does not fit the network in config.json: {str(error).splitlines()[0]}") from None
-        records = json.loads(saved["records"])
+        records = saved["records"]
     write_atomically(directory / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records))
     return records
 
