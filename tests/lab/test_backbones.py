@@ -247,8 +247,8 @@ def test_the_command_trains_checks_and_predicts_a_backbone(own: Path, capsys: py
     assert call(asked, capsys)[0] == 0
     for name in ("backbone_nets.net-D4-wrap", "backbone_nets.net-D4-filters"):
         (run,) = Path("runs/folder").glob(f"{name}*")
-        assert call(f"check {run}/seed0", capsys)[0] == 0
-        assert call(f"predict {run}/seed0 {data}/ant --out {name}.csv", capsys)[0] == 0
+        assert call(f"check {run}/seed0 --net backbone_nets:net", capsys)[0] == 0
+        assert call(f"predict {run}/seed0 {data}/ant --out {name}.csv --trust", capsys)[0] == 0
         assert Path(f"{name}.csv").read_text().startswith("image,")
 
 

@@ -45,6 +45,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", list(sys.path))
     (tmp_path / "strange_nets.py").write_text(FACTORY)
+    sys.modules.pop("strange_nets", None)
     training_run.run(tiny(factory="strange_nets:net", epochs=1), tmp_path / "run")
     del sys.modules["strange_nets"]
     (tmp_path / "was_here").unlink()

@@ -1,6 +1,7 @@
 """The command `quarterturn` and its options. Heavy imports are inside the commands, to keep --help fast."""
 
 import os
+import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -485,7 +486,8 @@ def main(arguments: list[str] | None = None) -> None:
                 sys.stdout.flush()
             except NeedsProcesses as wanted:
                 sys.exit(launch(wanted.count, main, sys.argv[1:] if arguments is None else arguments))
-    except stopping.Stopped as stop:
+    except (stopping.Stopped, KeyboardInterrupt) as error:
+        stop = error if isinstance(error, stopping.Stopped) else stopping.Stopped(signal.SIGINT)
         with suppress(OSError):  # the terminal may be gone
             print(f"quarterturn: {stop}", file=sys.stderr)
         sys.exit(stop.code)

@@ -93,7 +93,7 @@ def read(path: Path) -> dict[str, Any]:
         found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         if not isinstance(found, dict) or FIELDS - found.keys():
             raise ValueError("it does not hold the state of a run")
-        found["records"] = json.loads(found["records"])
+        json.loads(found["records"])
     except (ValueError, TypeError, RuntimeError, EOFError, KeyError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
         raise damaged(path, error, WAY_OUT) from None
     return found
@@ -125,7 +125,7 @@ def restore(
             _put(saved, state)
         except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise ConfigError(f"{path} does not fit the network in config.json: {str(error).splitlines()[0]}") from None
-        records = saved["records"]
+        records = json.loads(saved["records"])
     write_atomically(directory / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records))
     return records
 
