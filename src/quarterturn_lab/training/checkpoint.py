@@ -94,7 +94,15 @@ def read(path: Path) -> dict[str, Any]:
         if not isinstance(found, dict) or FIELDS - found.keys():
             raise ValueError("it does not hold the state of a run")
         json.loads(found["records"])
-    except (ValueError, TypeError, RuntimeError, EOFError, KeyError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
+    except (
+        ValueError,
+        TypeError,
+        RuntimeError,
+        EOFError,
+        KeyError,
+        pickle.UnpicklingError,
+        zipfile.BadZipFile,
+    ) as error:
         raise damaged(path, error, WAY_OUT) from None
     return found
 
