@@ -1,9 +1,10 @@
 """Pretrained weights from a local file, fitted to a network: names, outputs and channels may differ."""
 
 import pickle
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from safetensors import SafetensorError
@@ -13,6 +14,11 @@ from torch import Tensor, nn
 from quarterturn_lab.errors import ConfigError
 
 Weights = dict[str, Tensor]
+# What torch raises for a damaged file.
+UNREADABLE = (
+    *(pickle.UnpicklingError, EOFError, RuntimeError, ValueError, LookupError, TypeError, AttributeError),
+    *(ArithmeticError, AssertionError, ImportError, MemoryError, OSError),
+)
 # Where files keep the weights beside other things, and what other code puts before their names.
 NESTS = ("state_dict", "model_state_dict", "model", "net", "weights", "params")
 PREFIXES = ("module.", "model.", "_orig_mod.", "net.", "backbone.", "encoder.")
@@ -57,10 +63,19 @@ def read(file: Path) -> Weights:
     return tensors
 
 
+def refuse_compressed(file: Path | IO[bytes]) -> None:
+    """Raise if a file of torch is compressed, which torch never does: a small one could become any size."""
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as parts:
+            if any(part.compress_type != zipfile.ZIP_STORED for part in parts.infolist()):
+                raise ValueError("torch compresses nothing, and this is compressed")
+
+
 def _unpickled(file: Path) -> Any:
     try:
+        refuse_compressed(file)
         return torch.load(file, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, EOFError, RuntimeError, ValueError, KeyError) as error:
+    except UNREADABLE as error:
         if "weights_only" in str(error) or "Unsupported" in str(error):
             raise ConfigError(
                 f"--weights {file} holds Python objects, and loading those could run any code: where you trust it, "

@@ -10,7 +10,6 @@ Each begins with the SHA-256 of the rest. One that is damaged is put aside, and 
 import hashlib
 import io
 import json
-import pickle
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from quarterturn_lab import ranks
 from quarterturn_lab.data.dataset import Data
 from quarterturn_lab.errors import ConfigError, RunError
 from quarterturn_lab.files import damaged, read_bytes, write_atomically
+from quarterturn_lab.models import pretrained
 from quarterturn_lab.training.loop import Best, State
 
 NEWEST, PREVIOUS, BEST = NAMES = ("checkpoint.pt", "checkpoint.previous.pt", "checkpoint.best.pt")
@@ -94,15 +94,7 @@ def read(path: Path) -> dict[str, Any]:
         if not isinstance(found, dict) or FIELDS - found.keys():
             raise ValueError("it does not hold the state of a run")
         json.loads(found["records"])
-    except (
-        ValueError,
-        TypeError,
-        RuntimeError,
-        EOFError,
-        KeyError,
-        pickle.UnpicklingError,
-        zipfile.BadZipFile,
-    ) as error:
+    except (*pretrained.UNREADABLE, zipfile.BadZipFile) as error:
         raise damaged(path, error, WAY_OUT) from None
     return found
 
@@ -111,9 +103,8 @@ def _check_older(content: memoryview) -> None:
     """Raise if a file of an older version, which has no checksum of its own, differs from those that zip keeps."""
     if bytes(content[:4]) != b"PK\3\4":
         raise ValueError("it is not a checkpoint")
+    pretrained.refuse_compressed(io.BytesIO(content))
     with zipfile.ZipFile(io.BytesIO(content)) as parts:
-        if any(part.compress_type != zipfile.ZIP_STORED for part in parts.infolist()):
-            raise ValueError("torch compresses nothing, and this is compressed")
         if part := parts.testzip():
             raise ValueError(f"the checksum of {part} differs")
 
