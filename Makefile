@@ -10,17 +10,19 @@ INSTALLED_TOOLS := $(VENV_TOOLS)/.installed
 KERNEL := hatch_build.py $(wildcard src/quarterturn/kernel/src/*) $(addprefix src/quarterturn/kernel/,border.py compiler.py)
 CLANG_FORMAT := $(shell command -v clang-format)
 
-.PHONY: help demo test test-timm test-tools test-slow sanitize check format bench clean
+.PHONY: help demo test test-timm test-tools test-slow fuzz sanitize check format bench constraints clean
 help:
 	@echo "make demo       three networks on built-in images, a table and a report, in minutes"
 	@echo "make test       the whole test suite (makes .venv first where there is none)"
 	@echo "make test-timm  networks of timm, torchvision and segmentation_models_pytorch (makes .venv-timm)"
 	@echo "make test-tools exported packages in bioimageio.core and WSInfer (makes .venv-tools)"
 	@echo "make test-slow  longer checks, run before a change is called done"
+	@echo "make fuzz       damaged files, guided by the lines they reach, for ten minutes (installs atheris)"
 	@echo "make sanitize   the kernel's tests with address and undefined-behaviour sanitizers (needs g++)"
 	@echo "make check      format, lint and types"
 	@echo "make format     put the code into shape"
 	@echo "make bench      speed of the operations, as ratios, into bench/results/"
+	@echo "make constraints  pin all that the packages in constraints.txt bring along, as installed here"
 	@echo "make clean      remove .venv, .venv-timm, .venv-tools and caches"
 
 $(INSTALLED): pyproject.toml constraints.txt $(KERNEL)
@@ -57,6 +59,11 @@ test-slow: $(INSTALLED) $(INSTALLED_TIMM) $(INSTALLED_TOOLS)
 	$(BIN)/python -m pytest -m slow
 	$(VENV_TIMM)/bin/python -m pytest -m slow -n auto tests/timm
 
+SECONDS := 600
+fuzz: $(INSTALLED)
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[fuzz]"
+	PYTHONPATH=tests:tests/lab $(BIN)/python -W ignore tests/lab/fuzz_atheris.py -max_total_time=$(SECONDS)
+
 # Kernels compiled for this alone, in a folder that goes away. Sanitizers must be in the process before Python is.
 SANITIZERS := -O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
 sanitize: $(INSTALLED)
@@ -91,6 +98,9 @@ bench: $(INSTALLED)
 	if command -v perf; then $(BIN)/python bench/shares.py; fi
 	$(BIN)/python bench/costs.py
 	$(BIN)/python bench/tables.py
+
+constraints: $(INSTALLED) $(INSTALLED_TIMM)
+	$(PYTHON) .ci/constraints $(VENV) $(VENV_TIMM)
 
 clean:
 	rm -rf $(VENV) $(VENV_TIMM) $(VENV_TOOLS) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -34,6 +34,7 @@ from quarterturn_lab.cli import app
 from quarterturn_lab.errors import LabError
 from quarterturn_lab.hub.folder import from_pretrained
 from quarterturn_lab.models import pretrained
+from quarterturn_lab.runs.loading import load
 from quarterturn_lab.training import checkpoint, training_run
 
 MEMORY = 2 << 30  # bytes beyond what Python, torch and the rest take
@@ -100,9 +101,11 @@ def _folders(root: Path) -> dict[str, Target]:
     classes = class_folders(root / "classes", 3)
     table, sample = root / "table/labels.csv", root / "sample.csv"
     class_folders(root / "table", 3)
-    rows = [f"{path.parent.name}/{path.name},{i % 2},{i / 7:.3f}" for i, path in enumerate(root.glob("table/*/*.png"))]
-    table.write_text("\n".join(["file,egg,length_um", *rows]) + "\n")
-    sample.write_text("\n".join(["image," + ",".join(map(str, range(10))), "0.png" + ",0.1" * 10]) + "\n")
+    rows = [
+        f"{path.parent.name}/{path.name},{i / 7:.3f},{i * 1.5}" for i, path in enumerate(root.glob("table/*/*.png"))
+    ]
+    table.write_text("\n".join(["file,depth,length_um", *rows]) + "\n")
+    sample.write_text("\n".join(["image," + ",".join(load(tiny()).classes), "0.png" + ",0.1" * 10]) + "\n")
     for folder in ("masks/images", "masks/masks"):
         (root / folder).mkdir(parents=True)
         for i in range(3):

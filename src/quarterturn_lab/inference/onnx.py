@@ -7,7 +7,7 @@ import torch
 import quarterturn as qt
 from quarterturn_lab.inference.agreement import Written
 from quarterturn_lab.inference.network import runner
-from quarterturn_lab.inference.predict import onnx_runner
+from quarterturn_lab.inference.predict import NO_SUM, SUM, onnx_runner, seal
 from quarterturn_lab.inference.source import Source
 from quarterturn_lab.runs.model_card import KEY
 
@@ -27,6 +27,7 @@ def save(source: Source, path: Path) -> int:
     import onnx
 
     model = onnx.load(str(path))
-    onnx.helper.set_model_props(model, {KEY: source.card.to_json()})
+    onnx.helper.set_model_props(model, {KEY: source.card.to_json(), SUM: NO_SUM})
     onnx.save(model, str(path))
+    seal(path)
     return next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))

@@ -5,6 +5,7 @@ Outputs get their names when they are complete. What is done before that is kept
 
 import glob
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -12,10 +13,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from quarterturn_lab.data import images
 from quarterturn_lab.data.layouts import OTHERS
 from quarterturn_lab.errors import ConfigError, DataError, RunError
-from quarterturn_lab.files import check_replaceable, no_space
+from quarterturn_lab.files import check_replaceable, damaged, no_space, write_atomically
 from quarterturn_lab.inference import masks
 from quarterturn_lab.inference.large_files import Picture, opened
 from quarterturn_lab.inference.masks import Say
@@ -25,6 +29,7 @@ from quarterturn_lab.inference.unfinished import state_of, unfinished
 from quarterturn_lab.inference.whole_images import plain_network
 from quarterturn_lab.runs.model_card import KEY, ModelCard, read
 
+SUM, NO_SUM = f"{KEY}_sum", f"sha256:{'0' * 64}"  # in the metadata of an ONNX file
 PICTURES = (".png", *masks.TIFF)
 
 
@@ -42,18 +47,47 @@ def onnx_runner(file: Path) -> tuple[Run, ModelCard]:
         raise RunError('--onnx needs onnxruntime: pip install "quarterturn[onnx]"') from None
     if not file.is_file():
         raise RunError(f"{file} does not exist: write it with `quarterturn export RUN --onnx {file}`")
+    _check_sum(file)
     try:
         session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has many error classes
-        cause = str(error).splitlines()[0]
+        cause = " ".join(str(error).split())[:200]
         raise RunError(
             f"{file} cannot be loaded as an ONNX file, write one with `quarterturn export` ({cause})"
         ) from None
     about = session.get_modelmeta().custom_metadata_map
     if KEY not in about:
         raise RunError(f"{file} has no model card: write it with `quarterturn export`")
-    name = session.get_inputs()[0].name
-    return (lambda batch: session.run(None, {name: batch})[0]), read(about[KEY], file)
+    card, inputs = read(about[KEY], file), [entry.name for entry in session.get_inputs()]
+
+    def run(batch: NDArray[np.float32]) -> NDArray[Any]:
+        try:
+            found = session.run(None, dict.fromkeys(inputs, batch))[0]
+        except Exception as error:
+            cause = " ".join(str(error).split())[:200]
+            raise RunError(f"{file} cannot be run on an input of {batch.shape} ({cause})") from None
+        if not isinstance(found, np.ndarray) or found.shape[:2] != (len(batch), len(card.classes)):
+            raise RunError(f"{file} does not fit its model card: write it again with `quarterturn export`")
+        return found
+
+    return run, card
+
+
+def seal(file: Path) -> None:
+    """Put the SHA-256 of an ONNX file into its own metadata, in place of as many zeros."""
+    content = file.read_bytes()
+    digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+    write_atomically(file, content.replace(NO_SUM.encode(), digest.encode(), 1))
+
+
+def _check_sum(file: Path) -> None:
+    """Raise if an ONNX file differs from its checksum. Files of older versions and other programs have none."""
+    content = file.read_bytes()
+    found = re.search(rb"sha256:[0-9a-f]{64}", content)
+    if found and SUM.encode() in content:
+        blank = content[: found.start()] + NO_SUM.encode() + content[found.end() :]
+        if hashlib.sha256(blank).hexdigest().encode() != found[0].removeprefix(b"sha256:"):
+            raise damaged(file, "it differs from its own checksum", "write it again with `quarterturn export`")
 
 
 # --- finding images ---------------------------------------------------------------------------------------------------
