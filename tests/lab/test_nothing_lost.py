@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import killing
 import pytest
 import torch
 from labtools import call, tiny
@@ -266,3 +267,15 @@ def test_names_as_long_as_a_file_system_allows_can_be_written(tmp_path: Path) ->
     files.write_atomically(path, "whole")
     assert path.read_text() == "whole"
     assert list(tmp_path.iterdir()) == [path]
+
+
+# --- kills at random moments ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_thirty_kills_at_random_moments_end_in_the_same_weights(tmp_path: Path) -> None:
+    found = killing.killed_run(tmp_path, kills=30, seed=0)
+    assert found["kills"] == 30
+    assert found["while_writing"] > 0
+    assert found["same_weights"]
+    assert found["left_over"] == 0
