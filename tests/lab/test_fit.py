@@ -240,6 +240,11 @@ def test_the_directory_depends_on_the_request_alone(tmp_path: Path) -> None:
         Request(tmp_path / "cells", "d4", seed=2, options={"lr": 0.01, "epochs": 4, "device": "cpu"})
     )
     assert other.directory(Path("runs")) == Path("runs/fit/cells/D4-lr0.01/seed2")
+    found = []
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(name)
+        found.append(Request(tmp_path / "cells", options={"weights": str(tmp_path / name)}).directory(Path("runs")))
+    assert found[0] != found[1]  # other pretrained weights are another run
 
 
 # --- whole fits -------------------------------------------------------------------------------------------------------

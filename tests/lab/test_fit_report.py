@@ -213,7 +213,7 @@ def test_a_comparison_on_a_machine_that_others_used_is_noted(seconds: Any, noted
 def test_a_network_that_gives_one_answer_is_noted() -> None:
     labels = np.array([0] * 18 + [1] * 2)
     data = SimpleNamespace(task="classes", classes=("worm", "egg"))
-    run: Any = SimpleNamespace(data=data, labels=labels, predicted=np.tile([0.9, 0.1], (20, 1)))
+    run: Any = SimpleNamespace(data=data, labels=labels, predicted=np.tile([0.9, 0.1], (20, 1)), summary={"test": {}})
     assert "worm for every image is right for 18 of 20" in constant(run)
     run.predicted = np.eye(2)[labels]
     assert constant(run) == ""

@@ -49,6 +49,7 @@ class Fit:
         self.directory = request.directory(root)
         self.costs: dict[str, float] = {}
         self.threads = plan.cores()
+        self.points: int | None = None  # how often validation images are scored on the way, where that is not the usual
 
     def left(self) -> float | None:
         """Seconds that are left for the network; None if epochs are given."""
@@ -115,9 +116,14 @@ class Fit:
         seconds, share = self.left(), 1 - plan.TRIAL if self.request.symmetry == "auto" else 1.0
         size = plan.size_for(found, None if seconds is None else seconds * share, epoch, backbone, side)
         if seconds is not None:
-            scoring, spent = self.scoring(timed, found.parts, size), time.monotonic() - self.started
-            cost = per_position * size.positions
-            plan.check_time(seconds, share, epoch(size), scoring * cost, found.parts["train"], spent)
+            cost, spent = per_position * size.positions, time.monotonic() - self.started
+            by_points = {
+                points: cost * self.scoring(timed.model_copy(update={"eval_points": points}), found.parts, size)
+                for points in (timed.eval_points, 2, 1)
+            }
+            fitting = [points for points, took in by_points.items() if took <= plan.SCORING * seconds * share]
+            self.points = fitting[0] if fitting else 1
+            plan.check_time(seconds, share, epoch(size), by_points[self.points], found.parts["train"], spent)
         threads = "one thread" if self.threads == 1 else f"{self.threads} threads"
         self.bars.say(f"plan: {size.why}; batches of {size.batch}; {threads}")
         return size
@@ -262,7 +268,8 @@ class Fit:
         """The settings of a run, with the options of the user but for some."""
         options = {key: value for key, value in self.request.options.items() if key not in without}
         device = pick_device(options.get("device", "auto"))
-        options = {"threads": self.threads, "precision": plan.precision_on(device), **options}
+        planned = {"eval_points": self.points} if self.points else {}
+        options = {"threads": self.threads, "precision": plan.precision_on(device), **planned, **options}
         return plan.config_of(found, size, name, epochs, self.request.seed, options, warps)
 
     def cost(self, found: Found, config: Config, threads: int | None = None) -> float:

@@ -29,6 +29,7 @@ EPOCHS = 20  # at least so many passes over the images: larger images wait until
 STEPS = 20  # at least so many steps in an epoch of a small set, if batches of 8 allow them
 BATCHES = (8, 32)  # the larger one as in the searches of docs/when-to-use.md
 TRIAL = 0.25  # share of the minutes for the choice of the symmetry
+SCORING = 1 / 3  # of the time at most: images with masks are scored less often on the way
 RESERVE = 0.05  # of the minutes, for what is not counted
 GAIN = 1.3  # more threads have to be faster by this
 FEWEST = 20  # images: with fewer, three parts of them say nothing

@@ -8,13 +8,13 @@ from typing import Any
 from quarterturn_lab.errors import ConfigError, unknown
 from quarterturn_lab.files import write_atomically
 from quarterturn_lab.runs.naming import label
-from quarterturn_lab.settings.config import FREE, Config
+from quarterturn_lab.settings.config import FREE, Config, digest_of_weights
 from quarterturn_lab.settings.networks import Net, two_dimensional
 from quarterturn_lab.settings.options import FIT_HEADINGS, STAGES
 
 MINUTES = 10.0
 OWN = ("data", "symmetry", "minutes", "compare", "seed")  # settings of `fit` that are no settings of a run
-LENGTH = ("epochs", "earlier_plans")  # how long a run is; the second is in files alone
+LENGTH = ("epochs", "earlier_plans", "eval_points")  # what follows from the minutes; all but the first in files alone
 SETTINGS = {name: option for options in FIT_HEADINGS.values() for name, option in options.items()}
 
 
@@ -48,6 +48,8 @@ class Request:
 
     def _directory(self, root: Path, name: str) -> Path:
         given = {key: value for key, value in self.options.items() if key not in (*FREE, *LENGTH)}
+        if self.options.get("weights"):
+            given["weights_sha256"] = digest_of_weights(self.options["weights"])
         return root / "fit" / self.folder.resolve().name / label(name, given) / f"seed{self.seed}"
 
     def to_json(self) -> dict[str, Any]:
@@ -92,7 +94,7 @@ def write_file(path: Path, config: Config, symmetry: str) -> None:
     values = config.model_dump(mode="json", by_alias=False, exclude={"net"})
     values |= {**asdict(config.net), **values.pop("augment"), **sizes_of(config.net)}
     mine = {name: values[name] for name in SETTINGS if values.get(name) is not None}
-    mine |= {"earlier_plans": values["earlier_plans"]} if config.earlier_plans else {}
+    mine |= {name: values[name] for name in LENGTH if values[name]}
     text = tomlkit.dumps({"data": config.data, "symmetry": symmetry, "seed": config.seed, **mine})
     write_atomically(path, f"# Repeats this run: quarterturn fit --config {path.name}\n{text}")
 

@@ -49,6 +49,12 @@ CHANGES = {  # what is drawn against the angle
     "numbers": "mean change, in deviations",
     "answers": "mean change of a share",
 }
+MOVES = {
+    "C4": "turned by 90, 180 and 270 degrees (C4)",
+    "D4": "turned by 90, 180 and 270 degrees, and mirrored (D4)",
+    "C2": "turned by 180 degrees (C2)",
+    "mirror": "mirrored",
+}
 TURNED = 60  # test images in the figure of angles
 SHORT = 10.0  # seconds of training in which nothing is compared
 BUSIER = 1.5  # as much processor time in a second is worth a note
@@ -120,7 +126,8 @@ def constant(run: Judged) -> str:
                 f"{run.data.classes[counts.argmax()]} for every image is right for {counts.max()} of {counts.sum()}"
             )
             return f"The network is no better than no network: {always}. Train for longer, or give --balanced"
-    if run.data.task == "numbers" and run.summary["test"]["r2"] <= 0:
+    score, mean = run.summary["test"], run.summary.get("test_constant")  # of shares
+    if (run.data.task == "numbers" and score["r2"] <= 0) or (mean and score["rmse"] >= mean["rmse"]):
         return "The network is no better than the mean of the numbers for every image. Train for longer"
     return ""
 
@@ -171,16 +178,17 @@ def _scores(runs: list[Judged], measures: list[Measure]) -> Table:
     others = [name for name in runs[0].summary["test"] if name not in ("kaggle",)]
     header = ["", "test", "95 % interval", *(name.replace("_", "-") for name in others)]
     header += ["macro-F1"] * (runs[0].data.task == "classes")
-    header += [f"{task.short}, 4 turns averaged", "parameters", "CPU seconds of training"]
+    averages = [run.summary.get("test_4_turns", {}).get(task.score) for run in runs]
+    header += [f"{task.short}, 4 turns averaged"] * any(averages) + ["parameters", "CPU seconds of training"]
     rows = []
-    for run, own in zip(runs, measures, strict=True):
+    for run, own, averaged in zip(runs, measures, averages, strict=True):
         found, interval = run.summary, own.interval
         ends = f"{own.number(interval[0])} to {own.number(interval[1])}" if interval else ""
         cells = [run.name, own.text, ends, *(f"{found['test'][name]:.{task.digits}g}" for name in others)]
         if run.data.task == "classes":
             cells.append(f"{macro_f1(classification.confusion(run.predicted, run.labels)):.3f}")
-        averaged = found.get("test_4_turns", {}).get(task.score)
-        cells += ["" if averaged is None else f"{averaged:.{task.digits}g}"]
+        if any(averages):
+            cells.append("" if averaged is None else f"{averaged:.{task.digits}g}")
         rows.append((*cells, f"{found['parameters']:,}", f"{found['cpu_seconds']:,.0f}"))
     return Table(header, rows)
 
@@ -194,9 +202,10 @@ def _turning(runs: list[Judged], turns: list[Turned]) -> list[Card]:
     for run, found in zip(runs, turns, strict=True):
         changed = f"{found.changed} of {found.images}" if isinstance(data, Dataset) else "not counted"
         rows.append((run.name, changed, f"{found.most:.1e}", f"{found.exact:.1e}"))
+    moved = MOVES.get(group, f"in all orientations of {group}")
     text = (
-        f"Test images in all orientations of {group}. The last column is the check: the output's largest relative "
-        "change in float64. Rounding gives about 1e-15; anything above 1e-6 is no symmetry."
+        f"Test images {moved}. The last column is the check: the output's largest relative change in float64. Rounding "
+        "gives about 1e-15; anything above 1e-6 is no symmetry."
     )
     header = ("", "images with another answer", "largest change of an answer", "of the output (float64)")
     cards = [Card("What the symmetry check said", text, "table", Table(header, rows))]
