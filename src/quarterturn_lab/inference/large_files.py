@@ -70,6 +70,7 @@ def check_channels(path: Path, bands: tuple[int, ...], card: ModelCard, convert:
 
 @contextmanager
 def _at_once(path: Path, card: ModelCard, level: int) -> Iterator[Picture]:
+    _check_size(path, card.settings.max_pixels)
     array, bands = images.decoded(path, card.settings)
     georeference, spacing = _about(path) if path.suffix.lower() in numeric_files.TIFF else ((), None)
     _, height, width = array.shape
@@ -78,6 +79,19 @@ def _at_once(path: Path, card: ModelCard, level: int) -> Iterator[Picture]:
         return array[:, top:bottom, left:right]
 
     yield Picture(path, width, height, bands, read, georeference, spacing)
+
+
+def _check_size(path: Path, limit: int) -> None:
+    try:
+        with numeric_files.quiet(), Image.open(path) as image:
+            width, height = image.size
+    except Exception:  # decoding it says what is wrong
+        return
+    if width * height > limit:
+        raise DataError(
+            f"{path} has {width:,} x {height:,} pixels, more than the limit of {limit:,} for files that are read at "
+            f"once: raise --max-pixels, or {CONVERT}"
+        )
 
 
 def _as_decoded(path: Path, array: Array, card: ModelCard) -> Array:

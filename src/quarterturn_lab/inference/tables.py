@@ -73,9 +73,9 @@ def vectors(
     return np.stack([row.answers for row in found if row.answers is not None])
 
 
-def rows(run: Run, card: ModelCard, files: Files, options: Options, progress: Progress) -> Iterator[Row]:
-    """The rows of all images in order, computed in batches of images or windows."""
-    inputs = _inputs(card, files, options, progress)
+def rows(run: Run, card: ModelCard, files: Files, options: Options, progress: Progress, skip: int = 0) -> Iterator[Row]:
+    """The rows of all images in order, computed in batches of images or windows; without the first windows to skip."""
+    inputs = _inputs(card, files, options, progress, skip)
     while several := list(islice(inputs, options.batch)):
         seen = [x for _, x in several if x is not None]
         answers = iter(card.answers(run(np.stack(seen))) if seen else ())
@@ -84,11 +84,11 @@ def rows(run: Run, card: ModelCard, files: Files, options: Options, progress: Pr
 
 
 def _inputs(
-    card: ModelCard, files: Files, options: Options, progress: Progress
+    card: ModelCard, files: Files, options: Options, progress: Progress, skip: int
 ) -> Iterator[tuple[Row, NDArray[np.float32] | None]]:
     for number, (name, path) in enumerate(files, start=1):
         try:
-            for place, part in _parts(path, card, options):
+            for place, part in _parts(path, card, options, skip if number == 1 else 0):
                 yield Row(name, place), card.scaling(images.fitted(part, card.settings))
         except DataError as error:
             if not options.skip_bad:
@@ -97,7 +97,7 @@ def _inputs(
         progress(number, len(files))
 
 
-def _parts(path: Path, card: ModelCard, options: Options) -> Iterator[tuple[Place | None, NDArray[Any]]]:
+def _parts(path: Path, card: ModelCard, options: Options, skip: int) -> Iterator[tuple[Place | None, NDArray[Any]]]:
     """The pixels of an image, or of its windows, which are read one by one."""
     if options.window is None and not options.level:
         array, bands = images.decoded(path, card.settings, scaled=True)
@@ -111,7 +111,7 @@ def _parts(path: Path, card: ModelCard, options: Options) -> Iterator[tuple[Plac
                 raise DataError(numeric_files.too_many_pixels(path, picture.width, picture.height, limit))
             yield None, picture.read(0, picture.height, 0, picture.width)
             return
-        for place in windows(picture.width, picture.height, options):
+        for place in islice(windows(picture.width, picture.height, options), skip, None):
             x, y, width, height = place
             yield place, picture.read(y, y + height, x, x + width)
 
@@ -168,24 +168,26 @@ def write_table(
 def _add_rows(
     table: Path, marks: Path, run: Run, card: ModelCard, files: Files, options: Options, progress: Progress
 ) -> None:
-    """Add the rows of the images that are missing; `marks` has, line by line, images done and bytes of their rows."""
+    """Add the rows that are missing; lines of `marks` say how far the table is: images, rows of the next one, bytes."""
     complete = marks.read_text().rpartition("\n")[0].splitlines() if marks.exists() else []
-    done, size = map(int, complete[-1].split()) if complete else (0, 0)
+    done, part, size = map(int, complete[-1].split()) if complete else (0, 0, 0)
     progress(done, len(files))
     with table.open("ab") as start:
         start.truncate(size)
     with table.open("a", newline="") as file, marks.open("a") as record:
         writer = csv.writer(file, lineterminator="\n")
-        number, last = done - 1, None  # of the image whose rows are written
-        found = rows(run, card, files[done:], options, lambda count, _: progress(done + count, len(files)))
+        name = files[done][0] if done < len(files) else None  # of the image whose rows are written
+        found = rows(run, card, files[done:], options, lambda n, _: progress(done + n, len(files)), part)
+        number = done
         while several := list(islice(found, options.batch)):
             for row in several:
-                if row.name != last:
-                    number, last = number + 1, row.name
-                    before = file.tell()
+                if row.name != name:
+                    number, part, name = number + 1, 0, row.name
                 writer.writerow(_cells(card, row, options))
+                part += 1
             file.flush()
-            record.write(f"{number} {before}\n")  # the last image may have more rows
+            is_complete = options.window is None or several[-1].skipped
+            record.write(f"{number + 1} 0 {file.tell()}\n" if is_complete else f"{number} {part} {file.tell()}\n")
             record.flush()
 
 

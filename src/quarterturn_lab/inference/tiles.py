@@ -2,7 +2,7 @@
 
 A tile starts at a multiple of the network's total stride from the image's first pixel, and ends at such a multiple from
 its last one. So each orientation, at whichever corner it starts its windows, puts them where it would in the whole
-image (decision 42). Nothing here needs torch: a network is a function from arrays to arrays.
+image (decision 44). Nothing here needs torch: a network is a function from arrays to arrays.
 """
 
 from collections.abc import Callable, Iterator
