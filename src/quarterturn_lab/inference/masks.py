@@ -5,7 +5,9 @@ Tiles go into an array, in memory or in a file, and from there into a PNG or a t
 
 import os
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from quarterturn_lab.runs.model_card import ModelCard, probabilities
 
 SMALL = 64  # pixels; below, a network may have no room for its windows
 TIFF = (".tif", ".tiff")
+SECONDS = 5  # of work that a kill may lose
 PIECE = 512  # side of the tiles of a TIFF file
 Say = Callable[[str], None]
 Progress = Callable[..., None]  # done, total, unit
@@ -106,9 +109,12 @@ class Canvas:
         return np.array(np.memmap(self.path, self.dtype, "r", shape=self.shape)[where])
 
     def __setitem__(self, where: tuple[slice, slice], values: NDArray[Any]) -> None:
-        memory = np.memmap(self.path, self.dtype, "r+", shape=self.shape)
-        memory[where] = values
-        memory.flush()
+        np.memmap(self.path, self.dtype, "r+", shape=self.shape)[where] = values
+
+    def keep(self) -> None:
+        """Have the system write what it still has in memory."""
+        with self.path.open("rb+") as file:
+            os.fsync(file.fileno())
 
 
 def canvas_for(card: ModelCard, picture: Picture, path: Path) -> Canvas:
@@ -144,14 +150,13 @@ def write(
         done = folder / "tiles"  # their numbers, a line for each
         finished = set(map(int, done.read_text().rpartition("\n")[0].split())) if done.exists() else set()
         progress(len(finished), len(tiles), "tiles")
-        with done.open("a") as record:
+        with _marks(done, canvas) as mark:
             for number, tile in enumerate(tiles):
                 if number in finished:
                     continue
                 rows, columns = (slice(span.first, span.last) for span in tile)
                 canvas[rows, columns] = pixels(tile_of(view, card, picture, tile), card, grey)
-                record.write(f"{number}\n")
-                record.flush()
+                mark(number)
                 finished.add(number)
                 progress(len(finished), len(tiles), "tiles")
         scratch = folder / f"mask{out.suffix}"
@@ -161,6 +166,31 @@ def write(
             Image.fromarray(canvas[:, :]).save(scratch)
         out.parent.mkdir(parents=True, exist_ok=True)
         os.replace(scratch, out)
+
+
+@contextmanager
+def _marks(path: Path, canvas: Canvas) -> Iterator[Callable[[int], None]]:
+    """Writes down which tiles are done, every few seconds, after their pixels are on the disk."""
+    new: list[int] = []
+    last = time.monotonic()
+
+    def write() -> None:
+        canvas.keep()
+        with path.open("a") as file:
+            file.writelines(f"{number}\n" for number in new)
+        new.clear()
+
+    def mark(number: int) -> None:
+        nonlocal last
+        new.append(number)
+        if time.monotonic() - last > SECONDS:
+            write()
+            last = time.monotonic()
+
+    try:
+        yield mark
+    finally:
+        write()
 
 
 def _plan(view: View, picture: Picture, count: int) -> str:
