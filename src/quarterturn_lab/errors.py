@@ -1,8 +1,12 @@
 """The lab's errors. A message says what was given, what was expected and what to do. No torch is imported here."""
 
+import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FREE_SPACE = "Earlier files are intact: free some space and run the same command again"
 
 
 class LabError(ValueError):
@@ -34,6 +38,9 @@ def unknown(what: str, name: object, valid: Iterable[str]) -> ConfigError:
 
 def of_system(error: OSError) -> RunError | None:
     """The error for a place that the system refuses, such as a folder without permissions; None if it names none."""
+    if error.errno in FULL:
+        what = error.filename or "a file"
+        return RunError(f"could not write {what}: {os.strerror(error.errno or 0).lower()}. {FREE_SPACE}")
     if error.filename is None:
         return None
     if isinstance(error, FileExistsError | NotADirectoryError):

@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import errno
 import hashlib
 import io
 import json
@@ -17,9 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from quarterturn_lab.errors import RunError
+from quarterturn_lab.errors import FREE_SPACE, FULL, RunError
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 LARGEST_TEXT = 64 << 20  # bytes of a file of settings, scores or records
 PARTIAL = re.compile(
     r"\.(?P<name>.*)\.(?P<host>[^.]+)\.(?P<process>\d+)\.partial"
@@ -34,10 +32,8 @@ def no_space(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in FULL:
-            raise RunError(
-                f"could not write {what}: {os.strerror(error.errno or 0).lower()}. Earlier files are intact: "
-                "free some space and run the same command again"
-            ) from error
+            why = os.strerror(error.errno or 0).lower()
+            raise RunError(f"could not write {what}: {why}. {FREE_SPACE}") from error
         raise
 
 

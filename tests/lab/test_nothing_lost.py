@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -168,6 +169,20 @@ def test_runs_without_checksums_are_opened(run: Path, capsys: pytest.CaptureFixt
     (run / "summary.json").write_text(json.dumps(found))
     code, _, errors = call(f"evaluate {run} --turns 1", capsys)
     assert code == 0, errors
+
+
+@pytest.mark.parametrize("target", ["torchscript", "hub"])
+def test_an_export_to_a_full_disk_is_one_line(target: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))  # as a quota: no file may grow larger
+    try:
+        code, _, errors = call(f"export {run} --to {target} --out {run}/out", capsys)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert code == 2
+    assert f"could not write {run}/out: file too large" in errors
+    assert not (run / "out").exists()
+    assert not list(run.glob(".*"))
 
 
 # --- signals ----------------------------------------------------------------------------------------------------------

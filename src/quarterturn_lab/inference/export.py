@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from quarterturn_lab.errors import ConfigError, unknown
-from quarterturn_lab.files import check_replaceable, unfinished
+from quarterturn_lab.files import check_replaceable, no_space, unfinished
 from quarterturn_lab.hub import folder as hub_folder
 from quarterturn_lab.inference import bioimageio, onnx, torchscript, wsinfer
 from quarterturn_lab.inference.agreement import Written, agreement
@@ -47,13 +47,14 @@ def export(directory: Path, target: str, out: Path, about: About, trust: Trust =
     out = out.absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
     scratch = unfinished(out)
-    scratch.mkdir()
     try:
-        made = scratch / f"network{suffix}"
-        found = agreement(write(source, made, about), source.group)
-        if not suffix and out.is_dir():
-            out.rmdir()
-        made.replace(out)
+        with no_space(str(out)):
+            scratch.mkdir()
+            made = scratch / f"network{suffix}"
+            found = agreement(write(source, made, about), source.group)
+            if not suffix and out.is_dir():
+                out.rmdir()
+            made.replace(out)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return f"takes {source.takes}; {found}"

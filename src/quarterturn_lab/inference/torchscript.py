@@ -1,5 +1,6 @@
 """Export to a TorchScript file: the plain network, traced, with the model card beside it in the file."""
 
+import io
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +27,9 @@ def save(source: Source, net: nn.Module, path: Path) -> None:
     """Trace a network on an example of the source, and save it with the model card."""
     example = torch.from_numpy(source.numbers()[0])
     traced = _quietly(torch.jit.trace, net.eval(), example, check_trace=False)
-    _quietly(torch.jit.save, traced, str(path), _extra_files={f"{KEY}.json": source.card.to_json()})
+    buffer = io.BytesIO()  # on a full disk, torch's own writing ends the process
+    _quietly(torch.jit.save, traced, buffer, _extra_files={f"{KEY}.json": source.card.to_json()})
+    path.write_bytes(buffer.getbuffer())
 
 
 def load(path: Path) -> nn.Module:

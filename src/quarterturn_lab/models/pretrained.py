@@ -1,6 +1,7 @@
 """Pretrained weights from a local file, fitted to a network: names, outputs and channels may differ."""
 
 import pickle
+import struct
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ Weights = dict[str, Tensor]
 # What torch raises for a damaged file.
 UNREADABLE = (
     *(pickle.UnpicklingError, EOFError, RuntimeError, ValueError, LookupError, TypeError, AttributeError),
-    *(ArithmeticError, AssertionError, ImportError, MemoryError, OSError),
+    *(ArithmeticError, AssertionError, ImportError, MemoryError, OSError, zipfile.BadZipFile, struct.error),
 )
 # Where files keep the weights beside other things, and what other code puts before their names.
 NESTS = ("state_dict", "model_state_dict", "model", "net", "weights", "params")

@@ -94,7 +94,7 @@ def read(path: Path) -> dict[str, Any]:
         if not isinstance(found, dict) or FIELDS - found.keys():
             raise ValueError("it does not hold the state of a run")
         json.loads(found["records"])
-    except (*pretrained.UNREADABLE, zipfile.BadZipFile) as error:
+    except pretrained.UNREADABLE as error:
         raise damaged(path, error, WAY_OUT) from None
     return found
 
