@@ -100,7 +100,7 @@ bench: $(INSTALLED)
 	$(BIN)/python bench/tables.py
 
 constraints: $(INSTALLED) $(INSTALLED_TIMM)
-	$(PYTHON) .ci/constraints $(VENV) $(VENV_TIMM)
+	$(BIN)/python .ci/constraints $(VENV) $(VENV_TIMM)
 
 clean:
 	rm -rf $(VENV) $(VENV_TIMM) $(VENV_TOOLS) .pytest_cache .mypy_cache .ruff_cache .hypothesis
