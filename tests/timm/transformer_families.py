@@ -59,6 +59,8 @@ SMALLEST = """
 LARGE = 200_000_000  # parameters from which on a network is made narrower too
 NARROW = {"embed_dim": 256, "num_heads": 8}
 PATCHES = {"deepseek_vit": 14, "gemma4_vit": 48}  # whose names do not say it; four of them, or of what is pooled
+# Of large images a part, which the windows of these networks divide.
+SIDES = {"davit_base_fl": 384, "mobilenetv5_300m_enc": 192, "sam2_hiera_tiny": 224}
 USUAL, LARGEST = 224, 300  # pixels a side: instead of larger images the usual ones, if it takes them
 
 
@@ -91,7 +93,7 @@ def small(name: str) -> tuple[nn.Module, int]:
             model = timm.create_model(name, num_classes=10, **options).eval()  # some have no head of their own
         except (TypeError, ValueError, RuntimeError, AssertionError):
             continue
-        size = options.get("img_size") or model.pretrained_cfg["input_size"][-1]
+        size = options.get("img_size") or SIDES.get(name) or model.pretrained_cfg["input_size"][-1]
         if options == {"img_size": USUAL} and model.pretrained_cfg["input_size"][-1] <= LARGEST:
             continue  # as it is
         return model, size

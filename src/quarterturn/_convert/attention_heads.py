@@ -9,7 +9,7 @@ from quarterturn.graph.torch_functions import PERMUTATIONS, name_of, option, per
 PRODUCTS = ("matmul", "bmm", "scaled_dot_product_attention", "attended")
 TAKES_APART = ("unbind", "getitem", "chunk", "split", "tensor_split", "select", "narrow")
 ENDS = ("linear", "conv2d", "softmax")  # beyond these there are other features
-KEEP = (nn.Identity, nn.Dropout, nn.LayerNorm, nn.RMSNorm)
+KEEP = (nn.Identity, nn.Dropout, nn.LayerNorm, nn.RMSNorm, nn.MaxPool2d, nn.AvgPool2d)
 FAR = 60  # nodes that are looked at
 
 
@@ -29,16 +29,22 @@ def _following(model: nn.Module, node: fx.Node) -> Iterator[fx.Node]:
     seen: set[fx.Node] = set()
     while waiting and len(seen) < FAR:
         user = waiting.pop(0)
-        if user in seen or user.op == "output":
+        if user in seen or user.op == "output" or user.target in (getattr, "size"):  # sizes are no features
             continue
         seen.add(user)
         yield user
         name = name_of(user.target)
         if user.op == "call_module":
-            kept = isinstance(model.get_submodule(str(user.target)), KEEP)
+            kept = _keeps_features(model.get_submodule(str(user.target)))
         else:
             kept = name not in ENDS and name not in PRODUCTS and not _joins_features(user)
         waiting += user.users if kept else ()
+
+
+def _keeps_features(layer: nn.Module) -> bool:
+    """Whether a layer looks at each feature by itself, or normalises them."""
+    depthwise = isinstance(layer, nn.Conv2d) and layer.groups == layer.in_channels == layer.out_channels
+    return depthwise or isinstance(layer, KEEP)
 
 
 def _joins_features(node: fx.Node) -> bool:

@@ -96,6 +96,17 @@ class Mixed(Extra):
     tokens: "Axis"
 
 
+@dataclass(frozen=True)
+class Own(Extra):
+    """Positions, or what became of them, of tensors whose orientations are in their own frames, beside the examples.
+
+    There any code may do with them what it does. `of` says what they are, where that is still known: only then the
+    orientations can be turned back.
+    """
+
+    of: "Component | None" = None
+
+
 @dataclass(frozen=True, eq=False)
 class Blocks:
     """Features of which the old network has split off the innermost `order`: those are read as the orientations."""
@@ -271,6 +282,9 @@ def _split(component: Component, outer: int, order: int) -> tuple[Component, Com
         return Cut(of, step * inner, outer), Cut(of, step, inner)
     if rest or not isinstance(component, Features | Extra | HeadFeatures):
         raise Refusal("its new shape cannot be followed")
+    if isinstance(component, Own):
+        parts = _split(component.of, outer, order) if isinstance(component.of, Position | Cut) else (None, None)
+        return Own(outer, parts[0]), Own(inner, parts[1])
     if isinstance(component, HeadFeatures):  # pairs of them, say
         part = HeadPart(component.features, component.heads, min(outer, inner))
         return (part, Extra(inner)) if inner < outer else (Extra(outer), part)
@@ -301,7 +315,10 @@ def merged(components: Sequence[Component]) -> Axis:
     axis: list[Component] = []
     for component in components:
         before = axis[-1] if axis else None
-        if isinstance(before, Extra) and isinstance(component, Features):
+        if isinstance(before, Own) or isinstance(component, Own):
+            whole = _digits_of_one(before, component)
+            axis[-1:] = [whole] if whole else [*axis[-1:], component]
+        elif isinstance(before, Extra) and isinstance(component, Features):
             axis[-1] = joined([component] * before.size)
         elif isinstance(before, Features) and isinstance(component, Extra):
             axis[-1] = repeated(before, component.size)
@@ -327,6 +344,23 @@ def merged(components: Sequence[Component]) -> Axis:
         elif size_of(component) != 1 or not isinstance(component, Extra):
             axis.append(component)
     return tuple(axis)
+
+
+def _digits_of_one(slow: Component | None, fast: Component) -> Own | None:
+    """Positions in their own frames of which these are two digits, one after the other."""
+    if not isinstance(slow, Own) or not isinstance(fast, Own):
+        return None
+    if slow.of is None and fast.of is None:
+        return Own(slow.size * fast.size)
+    if not isinstance(slow.of, Cut) or not isinstance(fast.of, Cut) or not _are_neighbours(slow.of, fast.of):
+        return None
+    (whole,) = merged([slow.of, fast.of])
+    return Own(size_of(whole), whole)
+
+
+def are_framed(axes: Sequence[Axis]) -> bool:
+    """Whether the orientations of a tensor with these axes are in their own frames."""
+    return any(isinstance(c, Own) for axis in axes for c in axis)
 
 
 def _are_neighbours(slow: Cut, fast: Cut) -> bool:
@@ -406,8 +440,14 @@ def broadcast(tensors: Sequence[Sequence[Axis]]) -> tuple[Axis, ...]:
                 result[i] = axis if axis_size(axis) > axis_size(before) or not before else before
             else:
                 make_axes_equal(before, axis)
+                result[i] = max(before, axis, key=_known_positions)  # the first, if both are known as well
     whole = {c.axis for axis in result for c in axis if isinstance(c, Position)}
     return tuple(_without_spread(axis, whole) for axis in result)
+
+
+def _known_positions(axis: Axis) -> bool:
+    """Whether it is known of all that is in its own frame what it is."""
+    return all(c.of is not None for c in axis if isinstance(c, Own)) and not any(type(c) is Extra for c in axis)
 
 
 def _without_spread(axis: Axis, where: Collection[int]) -> Axis:
@@ -440,6 +480,8 @@ def _parts(component: OfHeads) -> int | Fraction:
 def make_axes_equal(one: Sequence[Component], other: Sequence[Component]) -> None:
     """Both axes hold the same: their features must be, or become, equally many."""
     one, other = ([c for c in axis if not isinstance(c, Spread)] for axis in (one, other))
+    if any(isinstance(c, Own) for c in (*one, *other)):  # there only sizes matter
+        one, other = _without_positions(one), _without_positions(other)
     for a, b in zip(one, other, strict=False):
         if isinstance(a, Features) and isinstance(b, Features):
             make_equal(a, b)
@@ -451,3 +493,14 @@ def make_axes_equal(one: Sequence[Component], other: Sequence[Component]) -> Non
             raise Refusal("it brings tensors together whose axes hold different things")
     if len(one) != len(other):
         raise Refusal("it brings tensors together whose axes hold different things")
+
+
+def _without_positions(axis: Sequence[Component]) -> Axis:
+    """The axis with what is in its own frame as of the network's own making, neighbours as one."""
+    found: list[Component] = []
+    for c in axis:
+        if isinstance(c, Extra) and found and type(found[-1]) is Extra:
+            found[-1] = Extra(found[-1].size * c.size)
+        else:
+            found.append(Extra(c.size) if isinstance(c, Own) else c)
+    return tuple(found)

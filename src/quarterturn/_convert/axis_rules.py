@@ -53,7 +53,10 @@ def reshape(
 
 
 def axes_of_features(value: TrackedValue, shape: Sequence[int]) -> list[int]:
-    """The axes of a new shape, longer than one, that hold nothing but what the features are split into."""
+    """The axes of a new shape, longer than one, that hold what the features are split into, and nothing behind them.
+
+    The first may hold something before them, as examples and heads in one axis.
+    """
     before = 1
     for component in value.components:
         if isinstance(component, Features):
@@ -63,7 +66,7 @@ def axes_of_features(value: TrackedValue, shape: Sequence[int]) -> list[int]:
         return []
     found, place = [], 1
     for i, size in enumerate(shape):
-        if size > 1 and before <= place and place * size <= before * component.channels:
+        if size > 1 and before < place * size <= before * component.channels:
             found.append(i)
         place *= size
     return found
@@ -74,7 +77,7 @@ def _size(w: EquivariantWriter, held: TrackedValue, axis: Axis, known: Mapping[P
     if axis in held.axes and axis:
         return w.method("size", held.node, held.axes.index(axis))
     batch = next((c for c in axis if isinstance(c, Batch)), None)
-    if batch is not None and (held.has_windows or (batch,) not in held.axes):
+    if batch is not None and (held.has_windows or len(axis) > 1 or (batch,) not in held.axes):
         return -1  # all others are known
     size: Any = 1
     for component in axis:

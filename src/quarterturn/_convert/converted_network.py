@@ -134,7 +134,7 @@ def convert(
             try:
                 captured = reader.read()
                 writer = EquivariantWriter(group, rotate, Widths(group.order, keep), init, pool, model)
-                rewriter = EquivariantRewriter(captured, writer, until, search.parts, output, head)
+                rewriter = EquivariantRewriter(captured, writer, until, search.parts, output, head, search.framed)
                 values = rewrite(
                     captured, rewriter, f"these parts of the network cannot be converted to {group.name} ({INSTEAD})"
                 )

@@ -36,6 +36,7 @@ from quarterturn._convert.axes import (
     split_features,
 )
 from quarterturn._convert.carried_over import names_of_tied
+from quarterturn._convert.frames import OwnFrames, Way, framed, has_places, placed
 from quarterturn._convert.helper_layers import FeatureParameter, OrientationsToBatch, OrientationsToFeatures, ToChannels
 from quarterturn._convert.initial_weights import Init, per_feature
 from quarterturn._convert.strip_layers import StripAsMaps
@@ -91,6 +92,7 @@ class EquivariantWriter:
     head_splits: list[tuple[str, HeadIndex]] = field(default_factory=list)  # where features became heads
     like: fx.Node | None = None  # some tensor with orientations, which has an entry for every example
     heads: dict[str, int] = field(default_factory=dict)  # how many numbers each last layer sees, by its path
+    own: bool = False  # whether what is read now runs in each orientation's own frame (`frames`)
 
     def __post_init__(self) -> None:
         self.tied_names = names_of_tied(self.model)
@@ -210,6 +212,8 @@ class EquivariantWriter:
         value = self.strip_as_maps(self.with_orientations(value, path), path)
         if value.form != "in_batch":
             return value
+        if value.is_framed:
+            return self._turned(self.in_network_layout(placed(value, self.group.dim), path), path, "back")
         if value.has_windows or value.is_shifted or any(len(a) > 1 and isinstance(a[0], Batch) for a in value.axes):
             return self._windows_back(value, path)
         tokens = self._token_axis(value)
@@ -368,6 +372,31 @@ class EquivariantWriter:
     def orientations_in_batch(self, value: TrackedValue, path: str) -> TrackedValue:
         """The value with the axes of the old network, and the orientations in the batch beside the examples."""
         value = self.with_orientations(value, path)
+        if self.own and has_places(value):
+            raise Refusal("it needs each orientation in its own frame")  # so all that it is given goes there
+        return self._in_batch(value, path)
+
+    def in_own_frames(self, value: TrackedValue, path: str) -> TrackedValue:
+        """The same, with each orientation in its own frame: there any code may do with positions what it does."""
+        value = self.with_orientations(value, path)
+        if not has_places(value):
+            return self._in_batch(value, path)
+        value = self.moved_on(self.in_network_layout(value, path), path)
+        return framed(self._in_batch(self._turned(value, path, "there"), path))
+
+    def _turned(self, value: TrackedValue, path: str, way: Way) -> TrackedValue:
+        """A tensor in the network's layout, turned into the orientations' own frames, or back."""
+        sizes = [p.size for p in value.positions_in_order]
+        if not sizes or self.rotate == "maps":
+            return value
+        for axes in self.group.exchanged:
+            if len({sizes[a - 1] for a in axes}) > 1:
+                raise Refusal("it needs maps of equal sides, to turn them into each orientation's own frame")
+        tokens = (free_tokens(value), tuple(sizes)) if value.form == "tokens" else None
+        make = lambda: OwnFrames(self.group, way, tokens)  # noqa: E731
+        return replace(value, node=self.helper(f"{path}.frames", make, value.node))
+
+    def _in_batch(self, value: TrackedValue, path: str) -> TrackedValue:
         if value.form == "in_batch":
             return value
         self.check_whole(value)

@@ -14,6 +14,7 @@ from quarterturn import trees
 from quarterturn._convert import (
     axis_rules,
     convolution_rules,
+    frame_rules,
     indexing_rules,
     layer_rules,
     norm_rules,
@@ -30,8 +31,10 @@ from quarterturn._convert.axes import (
     Cut,
     Extra,
     OfHeads,
+    Own,
     Position,
     Spread,
+    are_framed,
     axis_size,
     broadcast,
 )
@@ -131,6 +134,10 @@ def _rule(call: Call) -> Callable[[Call], Any]:
         return _interpolate
     if target in AS_LAYERS:
         return _as_layer
+    if name in frame_rules.FRAME_RULES and any(v.is_framed for v in values_in([call.args, call.kwargs])):
+        return frame_rules.FRAME_RULES[name]
+    if name in ("matmul", "bmm") and any(v.kind == "constant" for v in values_in(call.args)):
+        return frame_rules.product
     if name in REDUCTIONS:
         return reduction_rules.reduce
     if name in FUNCTION_RULES:
@@ -269,7 +276,7 @@ def _sizes(call: Call) -> Any:
         if is_token_axis(call.w.group.dim, axis) and value.form == "maps" and value.positions:
             sides = [call.w.method("size", value.node, 2 + i) for i in range(call.w.group.dim)]
             return replace(number(size, call.w.function(math.prod, sides)), axes=(axis,))
-        if axis and isinstance(axis[0], Batch) and all(isinstance(c, Position | Cut) for c in axis[1:]):
+        if axis and isinstance(axis[0], Batch) and all(isinstance(c, Position | Cut | Own) for c in axis[1:]):
             return replace(number(size), axes=(axis,), for_one=axis_size(axis[1:]))
         same = all(isinstance(c, Extra | Spread | Cut) for c in axis)  # numbers of features and examples differ there
         return replace(number(size, size if same else None), axes=(axis,))
@@ -310,7 +317,7 @@ def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
     if tuple(map(axis_size, axes)) != tuple(call.example.shape) and len(tensors) == len(values):
         raise Refusal("it expands tensors that meet none of that size")
     constants = [v for v in values if v.kind == "constant" and v.example.numel() != 1]
-    if constants and len(tensors) == 1 and (_has_heads(axes) or _are_pairs(axes)):
+    if constants and len(tensors) == 1 and (_has_heads(axes) or _are_pairs(axes) or are_framed(axes)):
         return _on_heads(call, next(iter(tensors.values())), constants)
     tables = [v for v in constants if is_table(v, axes)]
     if tables and any(v.is_shifted for v in tensors.values()):

@@ -17,6 +17,7 @@ from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.helper_layers import Columns
 from quarterturn._convert.initial_weights import drawn
 from quarterturn._convert.tracked_value import TrackedValue, result
+from quarterturn._convert.widths import Features
 from quarterturn.graph.refusal import Refusal
 
 
@@ -74,13 +75,21 @@ def mixed_heads(
 
 
 def columns(
-    w: EquivariantWriter, path: str, constant: TrackedValue, axis: int, held: HeadFeatures | HeadPart, node: Any
+    w: EquivariantWriter,
+    path: str,
+    constant: TrackedValue,
+    axis: int,
+    held: HeadFeatures | HeadPart | Features,
+    node: Any,
 ) -> fx.Node:
-    """A constant with a number for each feature of a head, or of a part of it, as wide as these are now."""
+    """A constant with a number for each feature of a head, or of a part of it, as wide as these are now.
+
+    Where there is one head alone, these are all features.
+    """
     table = constant.example.detach().movedim(axis, -1)
 
     def make() -> Columns:
-        wanted = w.head_size(held).number()
+        wanted = (w.width(held) if isinstance(held, Features) else w.head_size(held)).number()
         places = None if wanted == table.shape[-1] else spread(table, wanted)
         return Columns(axis, places).to(constant.example.device)
 

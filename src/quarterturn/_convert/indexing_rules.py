@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from quarterturn import trees
-from quarterturn._convert import axis_rules, head_rules, spatial_rules, strip_rules, token_rules
+from quarterturn._convert import axis_rules, frame_rules, head_rules, spatial_rules, strip_rules, token_rules
 from quarterturn._convert.axes import (
     Axis,
     Blocks,
@@ -17,6 +17,7 @@ from quarterturn._convert.axes import (
     HeadFeatures,
     Mixed,
     Orientations,
+    Own,
     Padded,
     Position,
     Strips,
@@ -89,8 +90,11 @@ def _take(call: Call, value: TrackedValue, axis: int, item: slice, crops: dict[i
         value = call.w.orientations_in_batch(value, call.path)
         new = call.w.function(operator.getitem, value.node, (*[slice(None)] * axis, item))
         count, whole = picked.shape[axis], held[0] if held else None
-        part = Mixed(count, whole.tokens) if isinstance(whole, Mixed) else Extra(count)
-        axes = tuple((part,) if i == axis else a for i, a in enumerate(value.axes))
+        part: Axis = (Mixed(count, whole.tokens),) if isinstance(whole, Mixed) else (Extra(count),)
+        if any(isinstance(c, Own) for c in held):
+            start, stop, step = item.indices(value.shape[axis])
+            part = frame_rules.some(held, start, stop) if step == 1 else (Own(count),)
+        axes = tuple(part if i == axis else a for i, a in enumerate(value.axes))
         return result(value, new, picked, axes=axes)
     raise Refusal("it takes a part of an axis in a way that is not known")
 

@@ -22,14 +22,23 @@ class PlainSearch:
                 raise unknown("layer in plain", name, [path for path in self.modules if path])
         self.asked, self.automatic, self.rounds = names, automatic, 0
         self.parts = dict.fromkeys(names, ASKED)
+        self.framed: set[str] = set()  # those whose code is followed in each orientation's own frame
         self.refused: dict[str, str] = {}  # why, also of parts that an outer one has taken in since
 
     def is_plain(self, module: nn.Module) -> bool:
         return any(module is self.modules[path] for path in self.parts)
 
     def add(self, error: RefusedParts) -> None:
-        """Make plain parts of what was refused; raises the error where the whole network would be one."""
+        """Make plain parts of what was refused; raises the error where the whole network would be one.
+
+        What was refused while it was rewritten is first tried in each orientation's own frame.
+        """
         self.rounds += 1
+        new = {path for path in error.parts if error.may_be_framed and path in self.modules} - self.framed
+        if new and self.rounds <= ROUNDS:
+            self.framed |= new
+            self.refused |= {path: error.parts[path] for path in new}
+            return
         if not self.automatic or self.rounds > ROUNDS:
             raise error
         for path, why in error.parts.items():

@@ -13,6 +13,7 @@ from quarterturn._convert.axes import Axis, Blocks, maps_of
 from quarterturn._convert.block_moves import chain_of_blocks, rearranged
 from quarterturn._convert.convolution_rules import check_parametrized
 from quarterturn._convert.equivariant_writer import EquivariantWriter
+from quarterturn._convert.frame_rules import LAYERS_IN_FRAMES, in_own_frame, layer_in_frames, sees_maps
 from quarterturn._convert.function_calls import asks_for_sizes, node_of
 from quarterturn._convert.function_rules import value_of_call
 from quarterturn._convert.heads import Head, LastLayers, last_layer, last_layers, sees_positions
@@ -46,9 +47,11 @@ class EquivariantRewriter:
         plain: Collection[str] = (),
         output: Output = "pooled",
         head: Head = "pool",
+        framed: Collection[str] = (),
     ) -> None:
         self.captured, self.writer, self.plain, self.output_kind = captured, writer, plain, output
-        self.head = head
+        self.head, self.framed = head, framed
+        self.whole: dict[int, tuple[TrackedValue, TrackedValue]] = {}  # values that have left their own frames
         self.moved: dict[fx.Node, TrackedValue] = {}  # the values of chains that move blocks
         self.copied: set[str] = set()  # layers from `until` on
         self.unchanged = frozenset(_nodes_from(captured, until))  # from `until` on
@@ -66,10 +69,46 @@ class EquivariantRewriter:
         return TrackedValue("constant", lambda: self.writer.constant(path), example, source=path, names=(path,))
 
     def call(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
-        value = self.value(node, args, kwargs)
+        self.writer.own = self.is_framed(node)
+        value = self.in_frames(node, args, kwargs) if self.writer.own else self.in_one_frame(node, args, kwargs)
         if isinstance(value, TrackedValue) and value.kind == "oriented" and value.form != "in_batch":
             self.writer.like = value.node
         return value
+
+    def is_framed(self, node: fx.Node) -> bool:
+        """Whether the node belongs to a module whose code runs in each orientation's own frame."""
+        part = self.captured.part(node)
+        return any(f"{part}.".startswith(f"{path}.") for path in self.framed)
+
+    def in_one_frame(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        """The value of a node whose arguments are in the input's frame; sizes are the same everywhere."""
+        if asks_for_sizes(node):
+            return self.value(node, args, kwargs)
+        return self.value(node, *trees.mapped((args, kwargs), TrackedValue, lambda _, v: self.left_frames(v)))
+
+    def in_frames(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        """The value of a node in each orientation's own frame, unless it can be had without."""
+        framed = not sees_maps(node) and any(v.is_framed for v in values_in([args, kwargs]))
+        if asks_for_sizes(node) or not framed:
+            try:
+                return self.in_one_frame(node, args, kwargs)
+            except Refusal:
+                if self.is_plain(node):
+                    raise
+        path = self.path_of(node)
+        own = trees.mapped((args, kwargs), TrackedValue, lambda _, v: in_own_frame(self.writer, path, v))
+        module = self.captured.modules.get(str(node.target)) if node.op == "call_module" else None
+        if isinstance(module, LAYERS_IN_FRAMES):
+            return layer_in_frames(self.writer, str(node.target), module, own[0], self.captured.example(node))
+        return self.value(node, *own)
+
+    def left_frames(self, value: TrackedValue) -> TrackedValue:
+        """The value in the input's frame; each is turned once."""
+        if not value.is_framed:
+            return value
+        if id(value) not in self.whole:
+            self.whole[id(value)] = (value, self.writer.in_network_layout(value, "frames"))
+        return self.whole[id(value)][1]
 
     def value(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         if node.target is operator.getitem and not isinstance(args[0], TrackedValue):  # from several values
@@ -198,6 +237,7 @@ class EquivariantRewriter:
             )
 
         def found(path: str, value: TrackedValue) -> Any:
+            value = self.left_frames(value)
             if value.kind != "oriented":
                 if value.axes:  # behind a last layer
                     self.writer.outputs[path] = value.axes

@@ -19,8 +19,10 @@ from quarterturn._convert.axes import (
     HeadIndex,
     HeadPart,
     OfHeads,
+    Own,
     Position,
     Tokens,
+    are_framed,
     are_turned,
     axis_size,
     broadcast,
@@ -72,9 +74,9 @@ def join(call: Call, values: Sequence[TrackedValue], dim: int) -> TrackedValue:
         held = w.tokens(value, path)
         make_equal(held.features, like.features)
         nodes.append(held.node)
-        parts += _parts(held.axes[dim]) if held.axes[dim] else ((Free(1),),)
+        parts += parts_of(held.axes[dim]) if held.axes[dim] else ((Free(1),),)
     node = w.helper(f"{path}.joined", JoinedTokens, *nodes)
-    axes = (*like.axes[:dim], _one_after_the_other(parts), *like.axes[dim + 1 :])
+    axes = (*like.axes[:dim], one_after_the_other(parts), *like.axes[dim + 1 :])
     return result(like, node, call.example, axes=axes)
 
 
@@ -84,13 +86,13 @@ def _join_in_heads(call: Call, values: Sequence[TrackedValue], dim: int) -> Trac
         raise Refusal("it joins a parameter to heads of tokens")
     held = [call.w.orientations_in_batch(v, call.path) for v in values]
     outer = broadcast([(*v.axes[:dim], (), *v.axes[dim + 1 :]) for v in held])
-    parts = [part for v in held for part in _parts(v.axes[dim])]
+    parts = [part for v in held for part in parts_of(v.axes[dim])]
     node = call.w.function(torch.cat, [v.node for v in held], dim)
-    axes = (*outer[:dim], _one_after_the_other(parts), *outer[dim + 1 :])
+    axes = (*outer[:dim], one_after_the_other(parts), *outer[dim + 1 :])
     return result(held[0], node, call.example, axes=axes)
 
 
-def _one_after_the_other(parts: Sequence[Axis]) -> Axis:
+def one_after_the_other(parts: Sequence[Axis]) -> Axis:
     """The axis of tokens that are joined: all positions are in the last part."""
     if any(isinstance(c, Position) for part in parts[:-1] for c in part):
         raise Refusal("it joins tokens in an order that is not known: those without a position must be the first")
@@ -153,7 +155,7 @@ def take(call: Call, value: TrackedValue, axis: int, start: int, stop: int, exam
     """Some tokens: whole parts of those that were joined, or some of those without a position."""
     kept: list[Axis] = []
     place = 0
-    for part in _parts(value.axes[axis]):
+    for part in parts_of(value.axes[axis]):
         size = axis_size(part)
         first, last = max(start, place), min(stop, place + size)
         if first < last and (first, last) != (place, place + size) and not isinstance(part[0], Free):
@@ -182,7 +184,7 @@ def select(call: Call, value: TrackedValue, axis: int, item: int, example: Tenso
     return result(one, call.w.method("flatten", one.node, 1), example, axes=axes, form="dense")
 
 
-def _parts(axis: Axis) -> tuple[Axis, ...]:
+def parts_of(axis: Axis) -> tuple[Axis, ...]:
     return axis[0].parts if len(axis) == 1 and isinstance(axis[0], Tokens) else (axis,)
 
 
@@ -258,8 +260,11 @@ def meets_constants(
 def _blocks_beside_examples(axes: Sequence[Axis], constant: TrackedValue) -> Axis:
     """What the first axis holds beside examples: blocks of maps."""
     first, *blocks = axes[0] or (None,)
-    beside = len(constant.shape) == len(axes) and constant.shape[0] not in (1, axis_size(tuple(blocks)))
-    if not isinstance(first, Batch) or beside or not all(isinstance(c, Position | Cut) for c in blocks):
+    reaches_first = len(constant.shape) == len(axes) and constant.shape[0] != 1
+    if are_framed(axes) and isinstance(first, Batch) and not reaches_first:
+        return ()  # nothing is turned
+    beside = reaches_first and constant.shape[0] != axis_size(tuple(blocks))
+    if not isinstance(first, Batch) or beside or not all(isinstance(c, Position | Cut | Own) for c in blocks):
         raise Refusal(f"{named(constant)} meets examples and positions in one axis")
     return tuple(blocks)
 
@@ -296,16 +301,20 @@ def _attended(call: Call) -> tuple[TrackedValue, TrackedValue, TrackedValue, Any
     w = call.w
     given = [call.option(i, name) for i, name in enumerate(("query", "key", "value"))]
     mask = call.option(3, "attn_mask", call.kwargs.get("mask"))
-    if mask is not None and mask.kind != "constant":
-        raise Refusal("attention with a mask that depends on the input is not known")
     query, key, value = (w.orientations_in_batch(v, call.path) for v in given)
     make_axes_equal(query.axes[-1], key.axes[-1])
     make_axes_equal(key.axes[-2], value.axes[-2])
     check_summed(w, query.axes[-1], "sums products over")
     check_summed(w, key.axes[-2], "sums products over")
     outer = broadcast([v.axes[:-2] for v in (query, key, value)])
-    if mask is not None:
-        mask = _mask(call, mask, replace(query, axes=(*outer, query.axes[-2], key.axes[-2])))
+    scores = (*outer, query.axes[-2], key.axes[-2])
+    if mask is not None and mask.kind == "oriented":
+        mask = w.orientations_in_batch(mask, call.path)
+        if broadcast([scores, mask.axes]) and mask.is_framed != query.is_framed:
+            raise Refusal("it brings tensors together whose axes hold different things")
+        mask = mask.node
+    elif mask is not None:
+        mask = _mask(call, mask, replace(query, axes=scores))
     return query, key, value, mask, (*outer, query.axes[-2], value.axes[-1])
 
 

@@ -28,6 +28,7 @@ from quarterturn._convert.axes import (
     Strip,
     Strips,
     Tokens,
+    are_framed,
     maps_of,
     merged,
 )
@@ -112,6 +113,11 @@ class TrackedValue:
     def positions_in_order(self) -> list[Position]:
         """As the maps have them, whatever the old network did."""
         return sorted(self.positions, key=lambda p: p.axis)
+
+    @property
+    def is_framed(self) -> bool:
+        """Whether its orientations are in their own frames."""
+        return self.kind == "oriented" and are_framed(self.axes)
 
     def has_each_axis_once(self) -> bool:
         """Whether examples, features and positions are there once, in some order: such tensors need not be moved."""

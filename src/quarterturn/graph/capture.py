@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 
 from quarterturn.errors import ConversionError
 from quarterturn.graph.refusal import RefusedParts
-from quarterturn.graph.written_out import FOLLOWED, WRITTEN_OUT
+from quarterturn.graph.written_out import FOLLOWED, WRITTEN_OUT, with_part
 
 OF_SIZES = ("shape", "nbytes")  # what else a tensor says of itself holds for every size
 # Attributes of tensors of real numbers that are tensors, as the methods that give the same.
@@ -179,6 +179,10 @@ class _Example(fx.Proxy):
         if isinstance(self.value, Tensor) and self.value.dim() == 0:
             raise fx.proxy.TraceError(f"it takes a tensor of one number apart, or {NEW_TENSOR}")
         return len(self.value)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """From here on the name stands for a copy with other numbers there; the faithfulness check finds the rest."""
+        self.node = self.tracer.create_proxy("call_function", with_part, (self, key, value), {}).node
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         raise fx.proxy.TraceError(f"it {NEW_TENSOR}")

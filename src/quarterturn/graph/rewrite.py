@@ -63,7 +63,7 @@ def rewrite(captured: Captured, rewriter: Rewriter, headline: str) -> dict[fx.No
         values[node] = value
     if problems:
         message = f"{headline}:\n" + "\n".join(f"- {problem}" for problem in dict.fromkeys(problems.values()))
-        raise RefusedParts(message, _parts(captured, problems), captured.callers)
+        raise RefusedParts(message, _parts(captured, problems), captured.callers, may_be_framed=True)
     return values
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from quarterturn.graph.written_out import attended
+from quarterturn.graph.written_out import attended, with_part
 
 REDUCTIONS = {"mean", "sum", "amax", "amin", "std", "var", "norm", "max", "min", "prod", "logsumexp"}
 RESHAPES = ("flatten", "reshape", "view", "unflatten", "view_as", "reshape_as")
@@ -24,8 +24,9 @@ NAMES: dict[Any, str] = {
     F.interpolate: "interpolate", F.upsample: "interpolate", torch.linalg.vector_norm: "norm", torch.norm: "norm",
     F.linear: "linear", F.batch_norm: "batch_norm", F.layer_norm: "layer_norm", F.group_norm: "group_norm",
     F.rms_norm: "rms_norm", F.unfold: "unfold", F.dropout: "dropout", F.normalize: "normalize",
-    operator.matmul: "matmul",
+    operator.matmul: "matmul", torch.einsum: "einsum",
     F.scaled_dot_product_attention: "scaled_dot_product_attention", attended: "attended",
+    with_part: "with_part",
 }  # fmt: skip
 # The functions that work in place, and the same that do not.
 NOT_IN_PLACE: dict[Any, Any] = {

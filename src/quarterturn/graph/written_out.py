@@ -18,6 +18,13 @@ def attended(query: Any, key: Any, value: Any, mask: Any = None, dropout: float 
     return F.scaled_dot_product_attention(query, key, value, mask)
 
 
+def with_part(x: Any, key: Any, part: Any) -> Any:
+    """What `x[key] = part` leaves in `x`, as a copy."""
+    whole = x.clone()
+    whole[key] = part
+    return whole
+
+
 def multihead_attention(
     layer: nn.MultiheadAttention,
     query: Any,
