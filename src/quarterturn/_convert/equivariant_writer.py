@@ -389,8 +389,9 @@ class EquivariantWriter:
         sizes = [p.size for p in value.positions_in_order]
         if not sizes or self.rotate == "maps":
             return value
+        self.check_whole(value)
         for axes in self.group.exchanged:
-            if len({sizes[a - 1] for a in axes}) > 1:
+            if len({sizes[a - 1] for a in axes if a <= len(sizes)}) > 1 or len(sizes) != self.group.dim:
                 raise Refusal("it needs maps of equal sides, to turn them into each orientation's own frame")
         tokens = (free_tokens(value), tuple(sizes)) if value.form == "tokens" else None
         make = lambda: OwnFrames(self.group, way, tokens)  # noqa: E731

@@ -51,7 +51,8 @@ class OwnFrames(nn.Module):
             if len({maps.shape[a + 1] for a in axes}) > 1:
                 raise ShapeError(
                     f"a part of this network runs in each orientation's own frame, for which {self.group.name} needs "
-                    f"maps of equal sides, got {' x '.join(map(str, maps.shape[2:]))}: use images of equal sides"
+                    f"maps of equal sides, got {' x '.join(map(str, maps.shape[2:]))}: use images of equal sides, or "
+                    "convert the network with an example of such images"
                 )
         parts = maps.unflatten(1, (-1, self.group.order)).unbind(2)
         numbers = range(self.group.order) if self.way == "there" else self.group.inverse

@@ -12,7 +12,7 @@ ASKED = "as you asked"
 
 
 class PlainSearch:
-    """The plain parts so far, by their paths, and why. What is refused is added, from the innermost module outwards."""
+    """The plain parts so far, by their paths, and why, and what is followed in each orientation's own frame."""
 
     def __init__(self, model: nn.Module, asked: str | Sequence[str], automatic: bool) -> None:
         names = [asked] if isinstance(asked, str) else list(asked)
@@ -20,8 +20,12 @@ class PlainSearch:
         for name in names:
             if name not in self.modules or not name:
                 raise unknown("layer in plain", name, [path for path in self.modules if path])
-        self.asked, self.automatic, self.rounds = names, automatic, 0
-        self.parts = dict.fromkeys(names, ASKED)
+        self.asked, self.automatic = names, automatic
+        self._start(may_frame=True)
+
+    def _start(self, may_frame: bool) -> None:
+        self.rounds, self.may_frame = 0, may_frame
+        self.parts = dict.fromkeys(self.asked, ASKED)
         self.framed: set[str] = set()  # those whose code is followed in each orientation's own frame
         self.refused: dict[str, str] = {}  # why, also of parts that an outer one has taken in since
 
@@ -29,16 +33,26 @@ class PlainSearch:
         return any(module is self.modules[path] for path in self.parts)
 
     def add(self, error: RefusedParts) -> None:
-        """Make plain parts of what was refused; raises the error where the whole network would be one.
+        """Go on without what was refused; raises the error where that would be the whole network.
 
-        What was refused while it was rewritten is first tried in each orientation's own frame.
+        The code of a module is first followed in each orientation's own frame. What is still refused becomes a plain
+        part. If all of the network would be one, it is read again without such frames: they may be of no use outside.
         """
         self.rounds += 1
-        new = {path for path in error.parts if error.may_be_framed and path in self.modules} - self.framed
-        if new and self.rounds <= ROUNDS:
+        new = {path for path in error.parts if path in self.modules} - self.framed
+        if error.may_be_framed and self.may_frame and new and self.rounds <= ROUNDS:
             self.framed |= new
             self.refused |= {path: error.parts[path] for path in new}
             return
+        try:
+            self._make_plain(error)
+        except RefusedParts:
+            if not self.framed:
+                raise
+            self._start(may_frame=False)
+
+    def _make_plain(self, error: RefusedParts) -> None:
+        """Make plain parts of what was refused, from the innermost module outwards."""
         if not self.automatic or self.rounds > ROUNDS:
             raise error
         for path, why in error.parts.items():

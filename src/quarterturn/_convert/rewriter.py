@@ -88,13 +88,20 @@ class EquivariantRewriter:
 
     def in_frames(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """The value of a node in each orientation's own frame, unless it can be had without."""
-        framed = not sees_maps(node) and any(v.is_framed for v in values_in([args, kwargs]))
-        if asks_for_sizes(node) or not framed:
+        if any(v.is_framed for v in values_in([args, kwargs])) and not sees_maps(node) and not asks_for_sizes(node):
+            return self.in_own_frames(node, args, kwargs)
+        try:
+            return self.in_one_frame(node, args, kwargs)
+        except Refusal as refusal:
+            if self.is_plain(node):
+                raise
             try:
-                return self.in_one_frame(node, args, kwargs)
+                return self.in_own_frames(node, args, kwargs)
             except Refusal:
-                if self.is_plain(node):
-                    raise
+                raise refusal from None
+
+    def in_own_frames(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        """The value of a node all of whose arguments are in their own frames."""
         path = self.path_of(node)
         own = trees.mapped((args, kwargs), TrackedValue, lambda _, v: in_own_frame(self.writer, path, v))
         module = self.captured.modules.get(str(node.target)) if node.op == "call_module" else None
