@@ -1,5 +1,6 @@
 """A row of bench/convert.py for a small member of a family of timm's transformers, hybrids and mixers."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +28,7 @@ def transformer_row(
     net, x, seconds = timed_conversion(model, size)
     done = net.conversion
     with torch.no_grad():
-        can_fail = error_of_answers(lively(model, [x]), qt.C4, (x,)) > 1e-2  # the old network does
+        can_fail = error_of_answers(AsMaps(lively(model, [x])), qt.C4, (x,)) > 1e-2  # the old network does
         learnt = lively(net, [x])
         twin = text_of(lambda x, one, other: gap(one(x), other(x)), x, qt.to_plain(learnt, x), learnt)
     return {
@@ -71,9 +72,24 @@ def refused_row(family: str, name: str, size: int, why: str) -> dict[str, object
     return {**row, "plain parts, or why not": why, "seconds": ""}
 
 
+class AsMaps(nn.Module):
+    """A network whose tokens, if it returns such, come out as maps of equal sides: these can be turned."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Any:
+        return trees.mapped(self.net(x), Tensor, lambda _, t: t if t.dim() != 3 else self.maps(t))
+
+    def maps(self, tokens: Tensor) -> Tensor:
+        side = math.isqrt(tokens.shape[1])
+        return tokens[:, -side * side :].mT.unflatten(2, (side, side))
+
+
 def _error(net: nn.Module, group: Group, x: Tensor, text_of: Errors) -> str:
     with torch.no_grad():
-        return text_of(lambda x, net: error_of_answers(net, group, (x,)), x, net)
+        return text_of(lambda x, net: error_of_answers(net, group, (x,)), x, AsMaps(net))
 
 
 def _of_d4(model: nn.Module, x: Tensor, text_of: Errors) -> str:

@@ -155,7 +155,8 @@ def expand(
     for i, (axis, size) in enumerate(wanted):
         if example.shape[i] == value.shape[i]:
             continue
-        if not any(isinstance(c, Features | Position | Batch) for c in axis):  # an axis of the network's own making
+        places = () if value.is_framed else (Position,)
+        if not any(isinstance(c, (Features, Batch, *places)) for c in axis):  # an axis of the network's own making
             size = example.shape[i]
             axis = (channels(size) if any(isinstance(c, Features) for c in value.axes[i]) else Extra(size),)
         if len(axis) == 1 and isinstance(axis[0], Features):

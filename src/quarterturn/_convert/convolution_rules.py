@@ -200,14 +200,18 @@ def _in_windows(
     inside, blocks = [cut[-1] for cut in value.cuts], [cut[0] for cut in value.cuts]
     batch = next(c for c in value.components if isinstance(c, Batch))
     axes = ((batch, *blocks), (value.features,), *((c,) for c in inside))
-    if any(len(cut) != 2 for cut in cuts) or value.axes != axes or example.shape[2:] != value.shape[2:]:
-        raise Refusal("it needs maps with features first, or windows of them that stay as large as they are")
+    if any(len(cut) != 2 for cut in cuts) or value.axes != axes:
+        raise Refusal("it needs maps with features first, or windows of them")
     node = w.helper(f"{path}.cut", lambda: WindowsAsExamples(w.group, cuts, w.rotate), value.node)
     maps = [(Position(c.axis, c.size),) for c in inside]
     alone: tuple[Axis, ...] = ((Batch(value.shape[0]),), (value.features,), *maps)
     out = convolution(w, path, old, replace(value, node=node, axes=alone), example)
-    back = w.helper(f"{path}.whole", lambda: ExamplesAsWindows(w.group, cuts, w.rotate), out.node)
-    return result(out, back, example, axes=(axes[0], (out.features,), *axes[2:]))
+    sizes = [(cut[0], n) for cut, n in zip(cuts, example.shape[2:], strict=True)]
+    back = w.helper(f"{path}.whole", lambda: ExamplesAsWindows(w.group, sizes, w.rotate), out.node)
+    whole = [Position(c.axis, count * n) for c, (count, n) in zip(inside, sizes, strict=True)]
+    first = (batch, *(Cut(p, n, count) for p, (count, n) in zip(whole, sizes, strict=True)))
+    last = [(Cut(p, 1, n),) for p, (_, n) in zip(whole, sizes, strict=True)]
+    return result(out, back, example, axes=(first, (out.features,), *last))
 
 
 def _on_strips(w: EquivariantWriter, path: str, old: Convolution, value: TrackedValue, example: Tensor) -> TrackedValue:

@@ -317,7 +317,11 @@ def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
     if tuple(map(axis_size, axes)) != tuple(call.example.shape) and len(tensors) == len(values):
         raise Refusal("it expands tensors that meet none of that size")
     constants = [v for v in values if v.kind == "constant" and v.example.numel() != 1]
-    if constants and len(tensors) == 1 and (_has_heads(axes) or _are_pairs(axes) or are_framed(axes)):
+    if (
+        constants
+        and len(tensors) == 1
+        and (_has_heads(axes) or _are_pairs(axes) or _is_table_in_frames(constants, axes))
+    ):
         return _on_heads(call, next(iter(tensors.values())), constants)
     tables = [v for v in constants if is_table(v, axes)]
     if tables and any(v.is_shifted for v in tensors.values()):
@@ -386,6 +390,16 @@ def _are_pairs(axes: Sequence[Axis]) -> bool:
 
 def _has_heads(axes: Sequence[Axis]) -> bool:
     return any(isinstance(c, OfHeads) for axis in axes for c in axis)
+
+
+def _is_table_in_frames(constants: list[TrackedValue], axes: Sequence[Axis]) -> bool:
+    """Whether a constant meets positions that are in their own frames."""
+
+    def meets(constant: TrackedValue) -> bool:
+        pairs = zip(reversed(constant.shape), reversed(axes), strict=False)
+        return any(n > 1 and any(isinstance(c, Own) for c in axis) for n, axis in pairs)
+
+    return are_framed(axes) and any(map(meets, constants))
 
 
 def _on_heads(call: Call, value: TrackedValue, constants: list[TrackedValue]) -> TrackedValue:
