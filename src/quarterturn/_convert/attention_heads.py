@@ -1,9 +1,10 @@
 """Whether a reshape of the old network makes the heads of attention: what follows tells."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from torch import fx, nn
 
+from quarterturn.graph.pointwise import is_pointwise
 from quarterturn.graph.torch_functions import PERMUTATIONS, name_of, option, permutation
 
 PRODUCTS = ("matmul", "bmm", "scaled_dot_product_attention", "attended")
@@ -13,14 +14,36 @@ KEEP = (nn.Identity, nn.Dropout, nn.LayerNorm, nn.RMSNorm, nn.MaxPool2d, nn.AvgP
 FAR = 60  # nodes that are looked at
 
 
-def makes_heads(model: nn.Module, node: fx.Node, axes: Sequence[int], rank: int) -> bool:
+def makes_heads(
+    model: nn.Module, node: fx.Node, axes: Sequence[int], rank: int, known: Collection[fx.Node] = ()
+) -> bool:
     """Whether features that a node splits into these axes, of so many, are heads, and the features of each.
 
-    Of two axes the first may also be queries, keys and values, which are taken apart then.
+    Of two axes the first may also be queries, keys and values, which are taken apart then. Features that meet heads,
+    number by number, are such too; `known` has the nodes that have made heads before.
     """
-    if len(axes) < 2 or not any(name_of(user.target) in PRODUCTS for user in _following(model, node)):
+    if len(axes) < 2 or not any(
+        name_of(user.target) in PRODUCTS or _meets_heads(node, user, known) for user in _following(model, node)
+    ):
         return False
     return len(axes) > 2 or not _is_taken_apart(node, axes[0], rank)
+
+
+def _meets_heads(node: fx.Node, user: fx.Node, known: Collection[fx.Node]) -> bool:
+    """Whether it brings what a node has made together with what others have made, number by number, and these heads."""
+    if not is_pointwise(user.target) or len(user.all_input_nodes) < 2:
+        return False
+    waiting, seen = list(user.all_input_nodes), {node}
+    while waiting and len(seen) < FAR:
+        before = waiting.pop(0)
+        if before in seen:
+            continue
+        seen.add(before)
+        if before in known:
+            return True
+        keeps = is_pointwise(before.target) or name_of(before.target) in (*PERMUTATIONS, *TAKES_APART)
+        waiting += before.all_input_nodes if keeps else ()
+    return False
 
 
 def _following(model: nn.Module, node: fx.Node) -> Iterator[fx.Node]:

@@ -90,6 +90,7 @@ class EquivariantWriter:
     pooled_features: list[Features] = field(default_factory=list)
     outputs: dict[str, tuple[Axis, ...]] = field(default_factory=dict)  # the axes of what had orientations, by paths
     head_splits: list[tuple[str, HeadIndex]] = field(default_factory=list)  # where features became heads
+    made_heads: set[fx.Node] = field(default_factory=set)  # the nodes of the old network that did so
     like: fx.Node | None = None  # some tensor with orientations, which has an entry for every example
     heads: dict[str, int] = field(default_factory=dict)  # how many numbers each last layer sees, by its path
     own: bool = False  # whether what is read now runs in each orientation's own frame (`frames`)
@@ -245,9 +246,8 @@ class EquivariantWriter:
         node = value.node
         for place, axis in reversed(list(enumerate(value.axes))):
             if len(axis) > 1:
-                if value.features in axis:
-                    raise Refusal("features and positions cannot be told apart here")
-                node = self.method("unflatten", node, place, [-1 if c == batch else size_of(c) for c in axis])
+                sizes = [self.width(c) if isinstance(c, Features) else -1 if c == batch else size_of(c) for c in axis]
+                node = self.method("unflatten", node, place, sizes)
         held: list[Component | None] = [c for axis in value.axes for c in axis or (None,)]
         order = [held.index(c) for c in (batch, value.features, *(c for cut in cuts for c in cut))]
         ones = [i for i, c in enumerate(held) if c is None]

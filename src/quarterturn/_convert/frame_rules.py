@@ -4,7 +4,7 @@ Only examples, features and heads have to be followed. See `frames`.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from quarterturn._convert.axes import (
     Own,
     Position,
     Tokens,
+    are_framed,
     axis_size,
     broadcast,
     make_axes_equal,
@@ -33,7 +34,7 @@ from quarterturn._convert.axes import (
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.frames import has_places
 from quarterturn._convert.function_calls import Call, node_of
-from quarterturn._convert.initial_weights import drawn
+from quarterturn._convert.initial_weights import drawn, per_feature
 from quarterturn._convert.token_rules import one_after_the_other, parts_of
 from quarterturn._convert.tracked_value import TrackedValue, named, result
 from quarterturn._convert.widths import Features
@@ -43,7 +44,7 @@ from quarterturn.graph.torch_functions import AS_LAYERS, name_of
 NEEDS_MAPS = ("linear", "interpolate", "batch_norm", "layer_norm", "rms_norm", "group_norm")
 POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-LAYERS_IN_FRAMES = (*POOLS, *CONVOLUTIONS)
+Rule = Callable[[EquivariantWriter, str, Any, TrackedValue, Tensor], TrackedValue]
 
 
 def sees_maps(node: fx.Node) -> bool:
@@ -59,24 +60,27 @@ def in_own_frame(w: EquivariantWriter, path: str, value: TrackedValue) -> Tracke
 # --- layers -----------------------------------------------------------------------------------------------------------
 
 
-def layer_in_frames(w: EquivariantWriter, path: str, module: Any, args: Sequence[Any], example: Tensor) -> TrackedValue:
-    """A layer that looks at each map by itself, such as a pool of windows, or filters for the features of a head."""
-    value = args[0] if len(args) == 1 and isinstance(args[0], TrackedValue) else None
-    if value is None or not value.is_framed:
+def rule_in_frames(module: nn.Module | None, args: Sequence[Any]) -> Rule | None:
+    """The rule for a layer on tensors in their own frames, if there is one."""
+    value = args[0] if len(args) == 1 else None
+    if not isinstance(value, TrackedValue) or not value.is_framed:
+        return None
+    if isinstance(module, nn.LayerNorm) and are_framed(value.axes[-1:]):
+        return _norm_of_places
+    return _pool if isinstance(module, POOLS) else _filters_of_heads if isinstance(module, CONVOLUTIONS) else None
+
+
+def _pool(w: EquivariantWriter, path: str, module: Any, value: TrackedValue, example: Tensor) -> TrackedValue:
+    """A pool of maps, or of windows."""
+    axes = _sizes_after(value, 2 + w.group.dim, example)
+    return result(value, w.layer(path, lambda: copy.deepcopy(module), value.node), example, axes=axes)
+
+
+def _sizes_after(value: TrackedValue, rank: int, example: Tensor) -> tuple[Axis, ...]:
+    """The axes after a layer on maps, or on windows, that is local."""
+    if len(value.axes) != rank or are_framed(value.axes[1:2]) or any(len(axis) != 1 for axis in value.axes[2:]):
         raise Refusal("it needs maps with features first, or windows of them")
-    rank = module.weight.dim() if isinstance(module, CONVOLUTIONS) else 2 + w.group.dim
-    inside = [c for axis in value.axes[2:] for c in axis]
-    if len(value.axes) != rank or any(isinstance(c, Own) for c in value.axes[1]) or len(inside) != rank - 2:
-        raise Refusal("it needs maps with features first, or windows of them")
-    axes = (*value.axes[:2], *map(_resized, value.axes[2:], example.shape[2:]))
-    if isinstance(module, POOLS):
-        return result(value, w.layer(path, lambda: copy.deepcopy(module), value.node), example, axes=axes)
-    held = value.axes[1][0] if len(value.axes[1]) == 1 else None
-    depthwise = module.groups == module.in_channels == module.out_channels and module.padding_mode == "zeros"
-    if not isinstance(held, HeadFeatures) or not depthwise:
-        raise Refusal("a convolution in each orientation's own frame must have a filter for each feature of a head")
-    node = w.layer(path, lambda: _filters_of_heads(w, module, held), value.node)
-    return result(value, node, example, axes=axes)
+    return (*value.axes[:2], *map(_resized, value.axes[2:], example.shape[2:]))
 
 
 def _resized(axis: Axis, size: int) -> Axis:
@@ -92,20 +96,50 @@ def _resized(axis: Axis, size: int) -> Axis:
     return (Own(size),)
 
 
-def _filters_of_heads(w: EquivariantWriter, old: Any, held: HeadFeatures) -> nn.Module:
-    """The same convolution with a filter for each feature that a head has now."""
-    count = w.head_size(held).number()
-    layer: Any = type(old)(
-        count, count, old.kernel_size, old.stride, old.padding, old.dilation, count, old.bias is not None
-    ).to(old.weight)
-    chosen = [place * len(old.weight) // count for place in range(count)]
-    with torch.no_grad():
-        keep = w.init == "pretrained" or not old.weight.requires_grad
-        layer.weight.copy_(old.weight[chosen] if keep else drawn(layer.weight, old.weight, 1, 1))
-        if old.bias is not None:
-            layer.bias.copy_(old.bias[chosen])
-    layer.weight.requires_grad_(old.weight.requires_grad)
-    return layer
+def _filters_of_heads(w: EquivariantWriter, path: str, old: Any, value: TrackedValue, example: Tensor) -> TrackedValue:
+    """A convolution with a filter for each feature of a head, the same for all heads: for those that it has now."""
+    axes = _sizes_after(value, old.weight.dim(), example)
+    held = value.axes[1][0] if len(value.axes[1]) == 1 else None
+    depthwise = old.groups == old.in_channels == old.out_channels and old.padding_mode == "zeros"
+    if not isinstance(held, HeadFeatures) or not depthwise:
+        raise Refusal("a convolution in each orientation's own frame must have a filter for each feature of a head")
+
+    def make() -> nn.Module:
+        count = w.head_size(held).number()
+        options = (old.kernel_size, old.stride, old.padding, old.dilation)
+        layer: Any = type(old)(count, count, *options, groups=count, bias=old.bias is not None).to(old.weight)
+        chosen = [place * len(old.weight) // count for place in range(count)]
+        with torch.no_grad():
+            keep = w.init == "pretrained" or not old.weight.requires_grad
+            layer.weight.copy_(old.weight[chosen] if keep else drawn(layer.weight, old.weight, 1, 1))
+            if old.bias is not None:
+                layer.bias.copy_(old.bias[chosen])
+        layer.weight.requires_grad_(old.weight.requires_grad)
+        return layer
+
+    return result(value, w.layer(path, make, value.node), example, axes=axes)
+
+
+def _norm_of_places(
+    w: EquivariantWriter, path: str, old: nn.LayerNorm, value: TrackedValue, example: Tensor
+) -> TrackedValue:
+    """A layer norm over the features and places of a patch, with a parameter for each of them."""
+    *places, last = value.axes[-1]
+    if len(old.normalized_shape) != 1 or not isinstance(last, Features) or not are_framed([tuple(places)]):
+        raise Refusal("it normalises over other axes than the features")
+    count = axis_size(tuple(places))
+
+    def make() -> nn.Module:
+        layer = nn.LayerNorm(count * w.widths.of(last), old.eps, old.weight is not None, old.bias is not None)
+        layer = layer.to(old.weight) if old.weight is not None else layer
+        sources = w.widths.sources(last)
+        for name, new in layer.named_parameters():
+            rows = getattr(old, name).detach().unflatten(0, (count, -1))
+            with torch.no_grad():
+                new.copy_(torch.cat([per_feature(row, sources, w.group.order, w.init) for row in rows]))
+        return layer
+
+    return result(value, w.layer(path, make, value.node), example)
 
 
 # --- functions --------------------------------------------------------------------------------------------------------

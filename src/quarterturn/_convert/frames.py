@@ -47,7 +47,7 @@ class OwnFrames(nn.Module):
         return torch.cat([first, turned], dim=2) if free else turned
 
     def _turned(self, maps: Tensor) -> Tensor:
-        for axes in self.group.exchanged:
+        for axes in self.group.exchanged if isinstance(maps, Tensor) else ():  # else it is traced
             if len({maps.shape[a + 1] for a in axes}) > 1:
                 raise ShapeError(
                     f"a part of this network runs in each orientation's own frame, for which {self.group.name} needs "

@@ -561,7 +561,9 @@ def _reshape(call: Call) -> TrackedValue:
     numbers = [v for v in values_in([call.args[1:], call.kwargs]) if v.axes and v.node is not None]
     sizes = {c: v.node for v in numbers for c in v.axes[0] if isinstance(c, Position)}
     split = axis_rules.axes_of_features(call.value, call.example.shape)
-    heads = makes_heads(call.w.model, call.node, split, call.example.dim())
+    heads = makes_heads(call.w.model, call.node, split, call.example.dim(), call.w.made_heads)
+    if heads:
+        call.w.made_heads.add(call.node)
     return axis_rules.reshape(call.w, call.path, call.value, call.example, sizes, heads)
 
 

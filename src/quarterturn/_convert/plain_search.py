@@ -1,5 +1,6 @@
 """Which submodules run as they are, in every pathway: those that the user named, and those that cannot be followed."""
 
+import re
 from collections.abc import Sequence
 
 from torch import nn
@@ -41,8 +42,8 @@ class PlainSearch:
         self.rounds += 1
         new = {path for path in error.parts if path in self.modules} - self.framed
         if error.may_be_framed and self.may_frame and new and self.rounds <= ROUNDS:
-            self.framed |= new
             self.refused |= {path: error.parts[path] for path in new}
+            self.framed |= {path for path in self.modules if any(self._are_alike(path, other) for other in new)}
             return
         try:
             self._make_plain(error)
@@ -50,6 +51,11 @@ class PlainSearch:
             if not self.framed:
                 raise
             self._start(may_frame=False)
+
+    def _are_alike(self, one: str, other: str) -> bool:
+        """Whether these are the same module, or the same part of blocks that are repeated."""
+        same = re.sub(r"\d+", "0", one) == re.sub(r"\d+", "0", other)
+        return one == other or (same and type(self.modules[one]) is type(self.modules[other]))
 
     def _make_plain(self, error: RefusedParts) -> None:
         """Make plain parts of what was refused, from the innermost module outwards."""

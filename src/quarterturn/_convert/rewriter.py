@@ -13,7 +13,7 @@ from quarterturn._convert.axes import Axis, Blocks, maps_of
 from quarterturn._convert.block_moves import chain_of_blocks, rearranged
 from quarterturn._convert.convolution_rules import check_parametrized
 from quarterturn._convert.equivariant_writer import EquivariantWriter
-from quarterturn._convert.frame_rules import LAYERS_IN_FRAMES, in_own_frame, layer_in_frames, sees_maps
+from quarterturn._convert.frame_rules import in_own_frame, rule_in_frames, sees_maps
 from quarterturn._convert.function_calls import asks_for_sizes, node_of
 from quarterturn._convert.function_rules import value_of_call
 from quarterturn._convert.heads import Head, LastLayers, last_layer, last_layers, sees_positions
@@ -105,8 +105,9 @@ class EquivariantRewriter:
         path = self.path_of(node)
         own = trees.mapped((args, kwargs), TrackedValue, lambda _, v: in_own_frame(self.writer, path, v))
         module = self.captured.modules.get(str(node.target)) if node.op == "call_module" else None
-        if isinstance(module, LAYERS_IN_FRAMES):
-            return layer_in_frames(self.writer, str(node.target), module, own[0], self.captured.example(node))
+        rule = rule_in_frames(module, own[0])
+        if rule is not None:
+            return rule(self.writer, str(node.target), module, own[0][0], self.captured.example(node))
         return self.value(node, *own)
 
     def left_frames(self, value: TrackedValue) -> TrackedValue:

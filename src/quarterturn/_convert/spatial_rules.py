@@ -8,12 +8,13 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quarterturn._convert.axes import HeadFeatures, HeadPart, Padded, Position, maps_of
+from quarterturn._convert.axes import Free, HeadFeatures, HeadPart, Padded, Position, maps_of
 from quarterturn._convert.block_moves import BlockMove, moved_blocks
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.helper_layers import OverOneAxis, Pad, Resize
 from quarterturn._convert.reduction_rules import over_one_axis
-from quarterturn._convert.tracked_value import TrackedValue, maps_after, result, with_features
+from quarterturn._convert.token_rules import one_after_the_other, parts_of
+from quarterturn._convert.tracked_value import TrackedValue, is_token_axis, maps_after, result, with_features
 from quarterturn._convert.widths import Features
 from quarterturn.graph.refusal import Refusal
 from quarterturn.graph.torch_functions import as_tuple
@@ -142,12 +143,25 @@ def pad(
     sides: dict[int, Sequence[int]] = {}
     for i, axis in enumerate(reversed(value.axes)):  # the last axis comes first
         both = amounts[2 * i : 2 * i + 2]
+        if mode == "constant" and is_token_axis(w.group.dim, axis) and sum(map(abs, amounts)) == both[0]:
+            return _more_tokens(w, path, amounts, fill, value, example)
         if any(both):
             if len(axis) != 1 or not isinstance(axis[0], Position):
                 raise Refusal("it pads by amounts that are computed, or other axes than positions")
             sides[axis[0].axis] = both
     mine = [n for axis in reversed(range(w.group.dim)) for n in sides.get(axis, (0, 0))]
     return on_maps(w, path, Pad(mine, mode, fill), value, example, turn=len(set(mine)) > 1)
+
+
+def _more_tokens(
+    w: EquivariantWriter, path: str, amounts: Sequence[int], fill: Any, value: TrackedValue, example: Tensor
+) -> TrackedValue:
+    """Constant tokens before the others: they have no position."""
+    value = w.orientations_in_batch(value, path)
+    place = next(i for i, n in enumerate(value.shape) if example.shape[i] != n)
+    axis = one_after_the_other([(Free(example.shape[place] - value.shape[place]),), *parts_of(value.axes[place])])
+    node = w.function(F.pad, value.node, tuple(amounts), "constant", fill)
+    return result(value, node, example, axes=(*value.axes[:place], axis, *value.axes[place + 1 :]))
 
 
 def pad_layer(w: EquivariantWriter, path: str, module: Any, value: TrackedValue, example: Tensor) -> TrackedValue:
