@@ -189,6 +189,38 @@ def test_code_in_own_frames_is_exact(group: Group, part: str) -> None:
     assert any(isinstance(layer, OwnFrames) for layer in converted.modules())
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        lambda m, x: (y := m.layer(m.first(x))) + torch.matmul(y, y),
+        lambda m, x: (y := m.layer(m.first(x))) * torch.softmax(y, -1),
+        lambda m, x: (m.layer(m.first(x)).unflatten(1, (2, 8)) * m.table).flatten(1, 2),
+    ],
+)
+@pytest.mark.parametrize("group", [C4, D4], ids=lambda g: g.name)
+def test_code_of_the_network_itself_too(group: Group, code: Callable[..., Tensor]) -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.layer = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1)
+            self.table, self.last = nn.Parameter(torch.randn(2, 1, 8, 8)), nn.Linear(16, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(code(self, x).relu().amax((2, 3)))
+
+    net = Own()
+    if "table" not in code.__code__.co_names:
+        del net.table
+    converted = check(net, group, 8, least=0.5)
+    assert any(isinstance(layer, OwnFrames) for layer in converted.modules())
+
+
+def test_what_all_elements_keep_needs_no_frames() -> None:
+    """Half turns take pieces of rows to such: products over them are exact where they are."""
+    converted = check(Around(Rows()), C2, 16, least=0.3)
+    assert not any(isinstance(layer, OwnFrames) for layer in converted.modules())
+
+
 @pytest.mark.parametrize("group", [C2, MIRROR], ids=lambda g: g.name)
 def test_groups_that_keep_the_axes_take_unequal_sides(group: Group) -> None:
     check(Around(PooledQueries(32, 8, 4)), group, (16, 24), least=0.3)

@@ -165,7 +165,34 @@ class ConvolvedWindows(nn.Module):
         return x + y.view(n, h // s, w // s, s, s, c).transpose(2, 3).reshape(n, h, w, c)
 
 
+class ConvolvedPositions(nn.Module):
+    """CoaT: queries weigh values that were convolved, a zero stands for the class token, and keys sum over tokens."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.qkv, self.proj = heads, nn.Linear(width, 3 * width), nn.Linear(width, width)
+        half = width // 2
+        self.convs = nn.ModuleList(nn.Conv2d(half, half, n, padding=n // 2, groups=half) for n in (3, 5))
+        self.cls = nn.Parameter(torch.randn(1, 1, width))
+
+    def positions(self, q: Tensor, v: Tensor, h: int, w: int) -> Tensor:
+        n, heads, _, each = q.shape
+        maps = v[:, :, 1:].transpose(-1, -2).reshape(n, heads * each, h, w)
+        parts = torch.split(maps, [heads * each // 2] * 2, dim=1)
+        maps = torch.cat([conv(part) for conv, part in zip(self.convs, parts, strict=True)], dim=1)
+        weighed = q[:, :, 1:] * maps.reshape(n, heads, each, h * w).transpose(-1, -2)
+        return F.pad(weighed, (0, 0, 1, 0, 0, 0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, h, w, c = x.shape
+        x = torch.cat([self.cls.expand(n, -1, -1), x.reshape(n, h * w, c)], dim=1)
+        q, k, v = self.qkv(x).reshape(n, h * w + 1, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        x = q @ (k.softmax(dim=2).transpose(-1, -2) @ v) + self.positions(q, v, h, w)
+        return self.proj(x.transpose(1, 2).reshape(n, h * w + 1, c))[:, 1:].reshape(n, h, w, c)
+
+
 PARTS = {
+    "convolved positions": lambda: ConvolvedPositions(32, 8),
     "global queries": lambda: GlobalQueries(32, 8, 4),
     "convolved windows": lambda: ConvolvedWindows(32, 4),
     "patches": lambda: PatchAttention(32),
@@ -190,15 +217,3 @@ def test_what_is_kept_between_calls_still_learns() -> None:
     converted = qt.convert(net, C4, example=x)
     assert "part.bias" in dict(converted.named_parameters())
     assert net.part.cache["kept"] is kept  # the network is as it was
-
-
-def test_a_product_over_a_part_of_each_window_is_refused() -> None:
-    class Rows(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            n, h, w, c = x.shape
-            x = x.view(n, h, w // 4, 4, c)
-            return (F.softmax(x @ x.transpose(-1, -2), dim=-1) @ x).view(n, h, w, c)
-
-    with pytest.raises(qt.ConversionError, match="some axes of positions"):
-        qt.convert(Around(Rows()), C4, example=torch.randn(2, 3, 16, 16), unknown="refuse")
-    check(Around(Rows()), qt.C2, 16, least=0.3)

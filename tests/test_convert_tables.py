@@ -139,7 +139,6 @@ def test_each_pathway_sees_the_table_of_the_old_network() -> None:
     [
         (lambda m, x: m.last(m.conv(x[..., : SIZE - 2]) + m.of_maps[..., : SIZE - 2]), "'of_maps'.* 12 x 10"),
         (lambda m, x: m.last(m.conv(x).mean((2, 3), keepdim=True) * m.of_maps), "'of_maps'"),
-        (lambda m, x: m.last((m.conv(x).unflatten(1, (2, 8)) * m.for_all).flatten(1, 2)), "'for_all'"),
         (lambda m, x: m.last(torch.stack([m.conv(x), m.of_maps.expand(2, -1, -1, -1)]).sum(0)), "'of_maps'"),
     ],
 )

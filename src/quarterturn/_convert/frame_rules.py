@@ -38,6 +38,7 @@ from quarterturn._convert.initial_weights import drawn, per_feature
 from quarterturn._convert.token_rules import one_after_the_other, parts_of
 from quarterturn._convert.tracked_value import TrackedValue, named, result
 from quarterturn._convert.widths import Features
+from quarterturn.graph import written_out
 from quarterturn.graph.refusal import Refusal
 from quarterturn.graph.torch_functions import AS_LAYERS, name_of
 
@@ -289,7 +290,7 @@ def with_part(call: Call) -> TrackedValue:
             raise Refusal("it writes into a part of features or examples")
     if tuple(picked.shape) == value.shape:
         return result(value, part.node, call.example)
-    return result(value, call.w.function(call.node.target, value.node, items, part.node), call.example)
+    return result(value, call.w.function(written_out.with_part, value.node, items, part.node), call.example)
 
 
 FRAME_RULES = {"einsum": einsum, "pad": pad, "unfold": unfold, "cat": cat, "concat": cat, "with_part": with_part}
