@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from test_convert_hybrids import Around
 from test_convert_tokens import check
+from test_convert_windows import Around
 from torch import Tensor, nn
 from torch.nn import functional as F
 

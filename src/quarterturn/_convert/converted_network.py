@@ -21,6 +21,7 @@ from quarterturn._convert.carried_over import carry_over, old_path
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.example_input import example_inputs
 from quarterturn._convert.heads import HEADS, Head
+from quarterturn._convert.image_sizes import known_sizes, of_known_sizes
 from quarterturn._convert.initial_weights import Init
 from quarterturn._convert.layer_rules import is_dropout
 from quarterturn._convert.matching import match_channels
@@ -59,7 +60,7 @@ class Converted(fx.GraphModule):
 
     def recompile(self) -> Any:
         code = super().recompile()
-        type(self).forward = with_chains(type(self).forward)  # torch.fx makes a class for each network
+        type(self).forward = of_known_sizes(with_chains(type(self).forward))  # torch.fx makes a class for each network
         return code
 
     @property
@@ -151,6 +152,7 @@ def convert(
         if until is None and all(x.dim() == 2 + group.dim for x in inputs):
             _verify(converted, group, inputs, writer.outputs, stacked=output == "stacked")
         converted.meta["conversion"] = _report(model, converted, writer, search, captured, inputs)
+        converted.meta["sizes"] = known_sizes(writer, inputs)
         logger.info("converted to %s:\n%s", group.name, converted.conversion)
         return converted
 

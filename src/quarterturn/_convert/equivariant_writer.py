@@ -93,6 +93,8 @@ class EquivariantWriter:
     made_heads: set[fx.Node] = field(default_factory=set)  # the nodes of the old network that did so
     like: fx.Node | None = None  # some tensor with orientations, which has an entry for every example
     heads: dict[str, int] = field(default_factory=dict)  # how many numbers each last layer sees, by its path
+    tables_of_maps: list[str] = field(default_factory=list)  # what has a number for each position of whole maps
+    resized: bool = False  # whether maps become of one size, whatever the images are
     own: bool = False  # whether what is read now runs in each orientation's own frame (`frames`)
 
     def __post_init__(self) -> None:

@@ -79,7 +79,8 @@ def _pool(w: EquivariantWriter, path: str, module: Any, value: TrackedValue, exa
 
 def _sizes_after(value: TrackedValue, rank: int, example: Tensor) -> tuple[Axis, ...]:
     """The axes after a layer on maps, or on windows, that is local."""
-    if len(value.axes) != rank or are_framed(value.axes[1:2]) or any(len(axis) != 1 for axis in value.axes[2:]):
+    are_places = all(len(axis) == 1 and are_framed([axis]) for axis in value.axes[2:])
+    if len(value.axes) != rank or are_framed(value.axes[1:2]) or not are_places:
         raise Refusal("it needs maps with features first, or windows of them")
     return (*value.axes[:2], *map(_resized, value.axes[2:], example.shape[2:]))
 

@@ -146,8 +146,9 @@ def _is_unknown(component: Any) -> bool:
     return not isinstance(component, Features | Position | Cut) and size_of(component) > 1
 
 
-def check_sides(w: EquivariantWriter, constant: TrackedValue, sizes: Sequence[int]) -> None:
-    """Refuse sides that differ where the group exchanges them."""
+def check_sides(w: EquivariantWriter, constant: TrackedValue, sizes: Sequence[int], whole: bool = True) -> None:
+    """Refuse sides that differ where the group exchanges them; a table for whole maps is for one size alone."""
+    w.tables_of_maps += [named(constant)] if whole else []
     for axes in w.group.exchanged:
         if len({sizes[a - 1] for a in axes if a <= len(sizes)}) > 1:
             raise Refusal(

@@ -54,6 +54,7 @@ def adaptive_pool(w: EquivariantWriter, path: str, module: Any, value: TrackedVa
     if set(sizes) == {1, None} and sizes.count(1) == 1:  # one axis alone
         function = "mean" if kind is AdaptiveAvgPool else "amax"
         return over_one_axis(w, path, OverOneAxis(function, sizes.index(1)), value, example, keep=True)
+    w.resized = w.resized or any(n not in (None, 1) for n in sizes)
     layer = kind(w.group, sizes, w.rotate)
     node = w.layer(path, lambda: layer, value.node)
     out = maps_after(value, node, example, value.features)
@@ -67,6 +68,7 @@ def upsample(w: EquivariantWriter, path: str, module: Any, value: TrackedValue, 
     mode = {"bilinear": "linear", "trilinear": "linear"}.get(module.mode, module.mode)
     size, factor = as_tuple(module.size), as_tuple(module.scale_factor)
 
+    w.resized = w.resized or size is not None
     if module.recompute_scale_factor:
         raise Refusal("recompute_scale_factor is not known")
 

@@ -230,9 +230,10 @@ def _tokens_of(w: EquivariantWriter, constant: TrackedValue, held: Axis) -> tupl
     placed = [c for c in (*held, *inside) if isinstance(c, Position | Cut)]
     steps = {axis: sorted({step_of(c) for c in placed if c.axis == axis}) for axis in {c.axis for c in placed}}
     digits = [(c.axis, steps[c.axis].index(step_of(c)), c.size) for c in placed]
+    whole = any(isinstance(c, Position) or c.step * c.size == c.of.size for c in placed)
     for number in {n for _, n, _ in digits}:
         sides = {axis: size for axis, n, size in digits if n == number}
-        check_sides(w, constant, [sides.get(axis, 1) for axis in range(w.group.dim)])
+        check_sides(w, constant, [sides.get(axis, 1) for axis in range(w.group.dim)], whole)
     return free_tokens(value), digits
 
 
