@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 import torch
 from test_convert_encoders import Encoded
+from test_convert_frames import WrittenBias
+from test_convert_hybrids import ConvolvedWindows
 from test_convert_mixers import mixer
 from test_convert_rotary import rotary
 from test_convert_tokens import BiasedAttention, Transformer
+from test_convert_windows import Around, Block
 from torch import nn
 
 import quarterturn as qt
@@ -32,6 +35,9 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "rotary positions": lambda: rotary("neighbours"),
     "torch's encoder": lambda: Encoded(batch_first=True),
     "mixer": lambda: mixer("two"),
+    "shifted windows": lambda: Around(Block(32, (8, 8), 4, 2, fused=True, pad_first=False)),
+    "convolved windows": lambda: Around(ConvolvedWindows(32, 4)),
+    "own frames": lambda: Around(WrittenBias(32, 8, 8)),
 }
 
 

@@ -75,6 +75,13 @@ MORE: dict[str, dict[str, Any]] = {
     "crossvit_tiny_240": {"img_size": None, "size": 240},
     "naflexvit_base_patch16_gap": {"img_size": None, "depth": 2},
     "qwen3_vit_88m": {"img_size": None, "depth": 2},
+    "coat_lite_tiny": {},
+    "samvit_base_patch16_224": {"depth": 2},
+    "mvitv2_tiny": {},
+    "mvitv2_small_cls": {},
+    "sam2_hiera_tiny": {"img_size": None, "size": 224},
+    "haloregnetz_b": {"img_size": None, "size": 224},
+    "tnt_s_patch16_224": {"depth": 2},
 }
 SIZE = 64
 LEAST = 0.8  # of the old network's multiply-adds in layers that share filters
@@ -117,6 +124,11 @@ def test_converted_transformers_are_exact_to_flips(name: str) -> None:
 @pytest.mark.slow
 def test_shifted_windows_are_exact_to_flips() -> None:
     check("swin_tiny_patch4_window7_224", qt.D4, img_size=112)
+
+
+@pytest.mark.slow
+def test_code_in_own_frames_is_exact_to_flips() -> None:
+    check("samvit_base_patch16_224", qt.D4, depth=2)
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """From a network to a file: `to_plain`, torch.export, ONNX, and a comparison of the file with the network."""
 
+import copy
 import io
 import logging
 import warnings
@@ -10,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn import functional as F
 
 from quarterturn import ops
 from quarterturn._export.plain_network import to_plain
@@ -39,7 +41,7 @@ def export(
     onnxruntime = _onnxruntime()
     plain = to_plain(model, example, dynamic=free == "sizes", fold=fold)
     plain.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # torch fails with others at 1 x 1
-    program = _exported(plain, example, free)
+    program = _exported(_with_attention_in_order(plain), example, free)
     path = Path(file)
     with _quietly():
         onnx: Any = torch.onnx.export(program, (example,), dynamo=True, verbose=False)
@@ -66,6 +68,21 @@ def _onnxruntime() -> Any:
     except ImportError as error:
         raise ConversionError(f"{error.name} is missing: pip install 'quarterturn[onnx]'") from error
     return onnxruntime
+
+
+def _with_attention_in_order(plain: fx.GraphModule) -> fx.GraphModule:
+    """The network with the results of attention in order in memory.
+
+    Torch's own attention may leave them in another one, which what is written into the file instead of it does not.
+    """
+    twin = copy.deepcopy(plain)
+    for node in twin.graph.nodes:
+        if node.target is F.scaled_dot_product_attention:
+            with twin.graph.inserting_after(node):
+                ordered = twin.graph.call_method("clone", (node,), {"memory_format": torch.contiguous_format})
+            node.replace_all_uses_with(ordered, delete_user_cb=lambda user, new=ordered: user is not new)
+    twin.recompile()
+    return twin
 
 
 def _exported(plain: nn.Module, example: Tensor, free: Free) -> torch.export.ExportedProgram:

@@ -118,6 +118,7 @@ def without_new_attributes(model: nn.Module) -> Iterator[None]:
 def _without_stand_ins(model: nn.Module) -> Iterator[None]:
     """Take back what the code of modules keeps while it is traced, as in caches: stand-ins, no tensors."""
     before = [(module, dict(vars(module))) for module in model.modules()]
+    buffers = [(module._buffers, dict(module._buffers)) for module in model.modules()]
     contents = [
         (value, value.copy())
         for _, attributes in before
@@ -134,6 +135,8 @@ def _without_stand_ins(model: nn.Module) -> Iterator[None]:
         for value, copy in contents:
             value.clear()
             value.extend(copy) if isinstance(value, list) else value.update(copy)
+        for held, tensors in buffers:
+            held.update((name, tensor) for name, tensor in tensors.items() if isinstance(held[name], fx.Proxy))
         for module, attributes in before:
             for name in [n for n, v in vars(module).items() if isinstance(v, fx.Proxy)]:
                 if name in attributes:
