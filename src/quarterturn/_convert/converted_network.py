@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from quarterturn import trees
-from quarterturn._convert.axes import Axis, Position
+from quarterturn._convert.axes import Axis, Free, Position, Tokens
 from quarterturn._convert.carried_over import carry_over, old_path
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.example_input import example_inputs
@@ -29,6 +29,7 @@ from quarterturn._convert.plain_parts import check_examples_are_apart, layout_of
 from quarterturn._convert.plain_search import PlainSearch
 from quarterturn._convert.report import Conversion, kept_parts, rolled_share
 from quarterturn._convert.rewriter import EquivariantRewriter, Output
+from quarterturn._convert.tracked_value import TrackedValue, free_tokens
 from quarterturn._convert.widths import Keep, Widths
 from quarterturn.check import error_of_answers, in_eval_mode
 from quarterturn.cost import Ours, total, work_of
@@ -368,7 +369,8 @@ def _verify(
                 return trees.mapped(net(*inputs), Tensor, lambda path, t: _as_checked(t, outputs.get(path), group.dim))
 
         inputs = tuple(x if own else x.to(dtype) for x in images)
-        return error_of_answers(run, group, inputs, outputs if stacked else ())
+        names = [f"{path}{part}".strip(".") for path in outputs for part in ("", ".free", ".placed")]
+        return error_of_answers(run, group, inputs, names if stacked else ())
 
     found = error_beyond_rounding(error_in, images[0].dtype)
     if found is not None:
@@ -378,10 +380,16 @@ def _verify(
         )
 
 
-def _as_checked(t: Tensor, axes: tuple[Axis, ...] | None, dim: int) -> Tensor:
+def _as_checked(t: Tensor, axes: tuple[Axis, ...] | None, dim: int) -> Any:
     """An output as the checker takes it, features first, whatever axes the old network gave it."""
     if axes is None:
         return t
+    at = next((i for i, axis in enumerate(axes) if any(isinstance(c, Tokens | Free) for c in axis)), None)
+    if at is not None:  # those without a position are the first
+        value, tokens = TrackedValue("oriented", axes=axes), t.movedim(at, 1)
+        free, sides = free_tokens(value), [p.size for p in value.positions_in_order]
+        placed = tokens[:, free:].mT.unflatten(2, sides) if len(set(sides)) == 1 else tokens[:, free:].sum(1)
+        return {"free": tokens[:, :free].flatten(1), "placed": placed}
     sizes = {c.axis: c.size for axis in axes for c in axis if isinstance(c, Position)}
     joined = next((i for i, axis in enumerate(axes) if len(axis) > 1), None)
     if joined is not None and len(set(sizes.values())) > 1:  # turning exchanges the sides, which are not seen here
