@@ -8,13 +8,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-import atheris
-
-with atheris.instrument_imports(include=["quarterturn_lab", "PIL", "tifffile"]):
-    import fuzzing
-
 
 def main() -> None:
+    import atheris
+
+    with atheris.instrument_imports(include=["quarterturn_lab", "PIL", "tifffile"]):
+        import fuzzing
     folder = tempfile.mkdtemp()
     os.environ["QUARTERTURN_CACHE"] = f"{folder}/cache"
     found = fuzzing.targets(Path(folder))

@@ -4,14 +4,12 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
-from labtools import tiny
+from labtools import tiny, weights, worker
 
 from quarterturn_lab.files import PARTIAL
-from quarterturn_lab.settings.config import Config
 from quarterturn_lab.training import training_run
 
 SECONDS = 120  # that a process may take to be worth killing
@@ -26,7 +24,7 @@ def killed_run(folder: Path, kills: int, seed: int) -> dict[str, object]:
     training_run.run(config, folder / "whole")
     rng, directory, writing, moments = random.Random(seed), folder / "killed", 0, 0
     while moments < kills:
-        process = _started(config, directory)
+        process = worker(config, directory)
         if not _has_begun(directory, process):
             raise RuntimeError("the run has ended before it was killed often enough: give it more epochs")
         time.sleep(rng.uniform(0.0, 0.4))
@@ -41,19 +39,9 @@ def killed_run(folder: Path, kills: int, seed: int) -> dict[str, object]:
         "kills": moments,
         "while_writing": writing,
         "steps": config.epochs * 20,
-        "same_weights": _weights(directory) == _weights(folder / "whole"),
+        "same_weights": weights(directory) == weights(folder / "whole"),
         "left_over": len(left),
     }
-
-
-def _started(config: Config, directory: Path) -> subprocess.Popen[bytes]:
-    directory.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "quarterturn_lab.training.worker", str(directory)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    assert process.stdin is not None
-    process.stdin.write(config.model_dump_json().encode())
-    process.stdin.close()
-    return process
 
 
 def _has_begun(directory: Path, process: subprocess.Popen[bytes]) -> bool:
@@ -77,7 +65,3 @@ def _wait_for_a_write(directory: Path) -> bool:
         if any(PARTIAL.fullmatch(name) for name in os.listdir(directory)):
             return True
     return False
-
-
-def _weights(directory: Path) -> bytes:
-    return (directory / "model.safetensors").read_bytes()

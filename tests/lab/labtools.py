@@ -1,6 +1,8 @@
 """Runs that take a second, and made-up trees of the published form of each data set."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -66,6 +68,22 @@ def call(arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, 
         code = int(end.code or 0)
     captured = capsys.readouterr()
     return code, captured.out, captured.err
+
+
+def weights(directory: Path) -> bytes:
+    """The weights of a finished run."""
+    return (directory / "model.safetensors").read_bytes()
+
+
+def worker(config: Config, directory: Path) -> subprocess.Popen[bytes]:
+    """A process that trains a run."""
+    directory.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "quarterturn_lab.training.worker", str(directory)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert process.stdin is not None
+    process.stdin.write(config.model_dump_json().encode())
+    process.stdin.close()
+    return process
 
 
 def unsealed(run: Path) -> Path:

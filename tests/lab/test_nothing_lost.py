@@ -14,7 +14,7 @@ from pathlib import Path
 import killing
 import pytest
 import torch
-from labtools import call, tiny
+from labtools import call, tiny, weights
 
 from quarterturn_lab import files, stopping
 from quarterturn_lab.errors import RunError
@@ -47,10 +47,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "run"))
-
-
-def weights(directory: Path) -> bytes:
-    return (directory / "model.safetensors").read_bytes()
 
 
 def flipped(path: Path, bit: int) -> bytes:

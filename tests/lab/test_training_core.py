@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labtools import galaxy_tree, small, tiny
+from labtools import galaxy_tree, small, tiny, weights, worker
 from safetensors.torch import load_file
-from test_training_runs import losses, weights, worker
+from test_training_runs import losses
 from torch import nn
 
 from quarterturn_lab.data.dataset import Dataset

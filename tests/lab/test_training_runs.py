@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from labtools import tiny
+from labtools import tiny, weights, worker
 from torch import nn
 
 from quarterturn_lab import files
@@ -43,19 +43,6 @@ def threads() -> object:
 
 def losses(directory: Path) -> list[float]:
     return [record["train_loss"] for record in run_directory.records(directory)]
-
-
-def weights(directory: Path) -> bytes:
-    return (directory / "model.safetensors").read_bytes()
-
-
-def worker(config: Config, directory: Path) -> subprocess.Popen[bytes]:
-    directory.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "quarterturn_lab.training.worker", str(directory)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    process.stdin.write(config.model_dump_json().encode())
-    process.stdin.close()
-    return process
 
 
 # --- the same again ---------------------------------------------------------------------------------------------------

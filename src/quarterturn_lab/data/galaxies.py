@@ -29,8 +29,8 @@ def load(settings: Settings) -> Dataset:
     """Images with shares of votes. They are not cropped to the network's input, to leave room for augmentation."""
     folder = inside(existing(settings.folder, TREE))
     tree = TREE.format(folder=folder)
-    for name in (IMAGES, TABLE):
-        if not (folder / name).exists():
+    for name, there in ((IMAGES, (folder / IMAGES).is_dir()), (TABLE, (folder / TABLE).is_file())):
+        if not there:
             raise DataError(f"{folder / name} is missing; expected {tree}")
     answers, rows = table(folder / TABLE)
     files = paired(folder / IMAGES, rows, folder / TABLE, settings.skip_bad)

@@ -20,6 +20,7 @@ from quarterturn_lab.data.dataset import Settings
 from quarterturn_lab.data.folders import existing
 from quarterturn_lab.data.masks import Meaning
 from quarterturn_lab.errors import ConfigError, DataError
+from quarterturn_lab.files import read_text
 
 PARTS = {
     "train": "train",
@@ -370,7 +371,8 @@ def _with_masks(folder: Path, settings: Settings) -> Layout | None:
         name: next((PARTS[step] for step in name.lower().split("/")[:-1] if step in PARTS), "") for name in files
     }
     names = folder / masks.NAMES
-    lines = tuple(line.strip() for line in names.read_text().splitlines() if line.strip()) if names.is_file() else ()
+    text = read_text(names, "save it as UTF-8, a line for each class") if names.is_file() else ""
+    lines = tuple(line.strip() for line in text.splitlines() if line.strip())
     meaning = masks.meaning(list(labels.values()), settings.task, settings.max_pixels, lines)
     split = all(in_parts.values()) and "train" in in_parts.values()
     return Layout(

@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save
 from torch import nn
 
 from quarterturn_lab.errors import ConfigError, RunError
+from quarterturn_lab.files import read_json
 from quarterturn_lab.runs import model_card
 from quarterturn_lab.runs.model_card import KEY, ModelCard
 from quarterturn_lab.runs.network import net_for
@@ -91,7 +92,7 @@ def normalisation(card: ModelCard) -> tuple[list[float], list[float]]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        about = json.loads(path.read_text())
+        about = read_json(path, "write the folder again with `quarterturn export --to hub`")
         return {name: about[name] for name in ("model_args", KEY)}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path} is not from `quarterturn export --to hub` ({type(error).__name__}: {error})") from None
