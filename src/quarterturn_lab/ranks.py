@@ -142,10 +142,13 @@ def _check_gpus(devices: int) -> None:
 def _join(found: Team) -> None:
     """Connect to the others."""
     import logging
+    import warnings
 
     import torch
     from torch import distributed
 
+    for message in ("Grad strides do not match bucket view strides", "find_unused_parameters=True was specified"):
+        warnings.filterwarnings("ignore", message)  # hints of DDP about speed
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     # Objects travel by gloo in any case; gradients of GPUs by nccl.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"

@@ -21,7 +21,7 @@ from quarterturn_lab.report import table
 from quarterturn_lab.report.html import report
 from quarterturn_lab.runs import run_directory
 from quarterturn_lab.training import training_run
-from quarterturn_lab.training.sweep import sweep
+from quarterturn_lab.training.sweep import Where, sweep
 
 COMMANDS = (
     "fit",
@@ -215,7 +215,7 @@ def test_a_crash_is_kept_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     (tmp_path / "crash.py").write_text("def net(**_):\n    return 1 / 0\n")
     monkeypatch.chdir(tmp_path)
     with Bars() as bars, pytest.raises(RunError, match=r"division by zero \(all of it: .*failed.txt\)"):
-        sweep([(tiny(factory="crash:net"), tmp_path / "runs" / "seed0")], 1, bars)
+        sweep([(tiny(factory="crash:net"), tmp_path / "runs" / "seed0")], Where(1), bars)
     assert "return 1 / 0" in (tmp_path / "runs/seed0/failed.txt").read_text()
 
 

@@ -31,7 +31,7 @@ from quarterturn_lab.training import checkpoint, loop, training_run
 from quarterturn_lab.training.batches import Batches
 from quarterturn_lab.training.order import epoch_order
 from quarterturn_lab.training.schedule import learning_rate
-from quarterturn_lab.training.sweep import sweep
+from quarterturn_lab.training.sweep import Where, sweep
 
 
 @pytest.fixture(autouse=True)
@@ -474,15 +474,15 @@ def test_a_sweep_reuses_resumes_and_names_failures(tmp_path: Path, capsys: pytes
         Bars(interval=0.1) as bars,
         pytest.raises(RunError, match=r"1 of 2 runs failed; bad seed 0: training diverges"),
     ):
-        sweep(jobs, 2, bars)
+        sweep(jobs, Where(2), bars)
     assert run_directory.summary(tmp_path / "good/seed0")["row"] == "baseline"
     stamp = (tmp_path / "good/seed0/summary.json").stat().st_mtime_ns
     with Bars() as bars:
-        sweep(jobs[:1], 2, bars)
+        sweep(jobs[:1], Where(2), bars)
     assert (tmp_path / "good/seed0/summary.json").stat().st_mtime_ns == stamp
     assert "1 of 1 runs are finished already" in capsys.readouterr().out
     with Bars() as bars, pytest.raises(ConfigError, match="other settings"):
-        sweep([(tiny(lr=0.5), tmp_path / "good/seed0")], 1, bars)
+        sweep([(tiny(lr=0.5), tmp_path / "good/seed0")], Where(1), bars)
 
 
 def test_a_worker_does_not_outlive_the_one_who_started_it(tmp_path: Path) -> None:

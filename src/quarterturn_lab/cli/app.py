@@ -4,14 +4,15 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
 from quarterturn_lab import stopping
-from quarterturn_lab.cli.options import FitOptions, ImageOptions, Options, TrustOptions
-from quarterturn_lab.errors import LabError, of_system
+from quarterturn_lab.cli.options import FitOptions, ImageOptions, Options, SweepOptions, TrustOptions
+from quarterturn_lab.errors import ConfigError, LabError, of_system
 from quarterturn_lab.ranks import NeedsProcesses, launch
 
 
@@ -35,6 +36,7 @@ DEFAULTS = Options()
 FIT_DEFAULTS = FitOptions()
 READING = ImageOptions()
 CAUTIOUS = TrustOptions()
+ALONE = SweepOptions()
 RUNS = Path("runs")
 
 
@@ -50,6 +52,9 @@ def fit(
     trust: Annotated[bool, Parameter(negative="")] = False,
     seed: int | None = None,
     runs_dir: Path = RUNS,
+    search: int | None = None,
+    search_minutes: float | None = None,
+    where: SweepOptions = ALONE,
     options: FitOptions = FIT_DEFAULTS,
 ) -> None:
     """Train a network on your own images: looks, plans, chooses the symmetry, trains, checks, tests and reports.
@@ -78,12 +83,24 @@ def fit(
         Random seed of initial weights, image order and augmentation. Default: 0.
     runs_dir
         Folder for the run directories.
+    search
+        First try so many other learning rates, widths, groups and heads in short runs, and train the best (needs the
+        extra search). This takes its own time, beside --minutes.
+    search_minutes
+        Search for so long. Trials that have begun are finished.
     """
     from quarterturn_lab.cli.fit import fit_folder
+    from quarterturn_lab.fit.search import Search
+    from quarterturn_lab.training.sweep import Where
 
     given = {"minutes": minutes, "symmetry": symmetry, "compare": compare, "seed": seed, **options.given()}
     asked = {name: value for name, value in given.items() if value is not None}
-    fit_folder(folder, asked, resume, config, runs_dir, trust)
+    wanted = None
+    if search is not None or search_minutes is not None:
+        wanted = Search(search, search_minutes, replace(Where(**asdict(where)), jobs=where.jobs or 1))
+    elif where != ALONE:
+        raise ConfigError("--jobs, --executor, --retries and --slurm are for the runs of --search: give it, or none")
+    fit_folder(folder, asked, resume, config, runs_dir, trust, wanted)
 
 
 @app.command
@@ -116,8 +133,8 @@ def table(
     *,
     runs: int = 10,
     rows: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = (),
-    jobs: int | None = None,
     runs_dir: Path = RUNS,
+    where: SweepOptions = ALONE,
     options: Options = DEFAULTS,
 ) -> None:
     """Train all rows of an experiment with several seeds, and compare them with the paper's results.
@@ -134,14 +151,13 @@ def table(
         Number of runs for each row, with seeds 0, 1, 2, ...
     rows
         Train only these rows, such as --rows baseline pool-mean.
-    jobs
-        Number of runs at the same time. Default: the number of cores.
     runs_dir
         Folder for the run directories, the table and the report.
     """
     from quarterturn_lab.cli.table import run_table
+    from quarterturn_lab.training.sweep import Where
 
-    run_table(experiment, runs, rows, jobs, runs_dir, options.given())
+    run_table(experiment, runs, rows, Where(**asdict(where)), runs_dir, options.given())
 
 
 @app.command
@@ -151,10 +167,10 @@ def study(
     data: str | None = None,
     seeds: int | None = None,
     rows: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = (),
-    jobs: int | None = None,
     runs_dir: Path = RUNS,
     output: Path = Path("docs/results"),
     train: bool = True,
+    where: SweepOptions = ALONE,
 ) -> None:
     """Train the missing runs of a study, then write its page, picture and records.
 
@@ -172,8 +188,6 @@ def study(
         Train only the first N seeds of each row.
     rows
         Train only these rows, such as --rows baseline pool-mean.
-    jobs
-        Number of runs at the same time. Default: the number of cores.
     runs_dir
         Folder for the run directories.
     output
@@ -182,8 +196,9 @@ def study(
         Use --no-train to write the page from the runs that exist.
     """
     from quarterturn_lab.cli.study import run_study
+    from quarterturn_lab.training.sweep import Where
 
-    run_study(name, data, seeds, rows, jobs, runs_dir, output, train)
+    run_study(name, data, seeds, rows, Where(**asdict(where)), runs_dir, output, train)
 
 
 @app.command

@@ -8,6 +8,7 @@ from quarterturn_lab.data.watch import watching
 from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.fit.fitting import Fit, latest
 from quarterturn_lab.fit.request import LENGTH, Request, checked_request, read_file
+from quarterturn_lab.fit.search import Search
 from quarterturn_lab.progress import Bars
 from quarterturn_lab.report.fit_report import Written, write_fit_report
 from quarterturn_lab.runs.trained import card_of
@@ -15,7 +16,13 @@ from quarterturn_lab.runs.trust import Trust, check_settings
 
 
 def fit_folder(
-    folder: Path | None, given: dict[str, Any], resume: bool, file: Path | None, root: Path, trust: bool
+    folder: Path | None,
+    given: dict[str, Any],
+    resume: bool,
+    file: Path | None,
+    root: Path,
+    trust: bool = False,
+    search: Search | None = None,
 ) -> None:
     """Fit a network and print what was found, chosen, trained and scored."""
     kept = read_file(file) if file else {}
@@ -29,19 +36,21 @@ def fit_folder(
     if folder is None:
         raise ConfigError("name the folder of your images: quarterturn fit DIR")
     own = {name: settings.pop(name) for name in ("symmetry", "minutes", "compare", "seed") if name in settings}
-    request = checked_request(Request(folder, options=settings, **own))
+    request = checked_request(Request(folder, options=settings, search=search is not None, **own))
     if resume:
         request = latest(request, root)
         if not trust:
             check_settings(request.options, request.directory(root), settings)
     with ranks.leading(settings.get("devices", 1)) as leads:
         if leads:
-            _fit(request, root)
+            if search and ranks.team():
+                raise ConfigError("--search trains one network after the other or --jobs at once, in one process each")
+            _fit(request, root, search.checked() if search else None)
 
 
-def _fit(request: Request, root: Path) -> None:
+def _fit(request: Request, root: Path, search: Search | None) -> None:
     with Bars() as bars:
-        fitted = Fit(request, root, bars).run()
+        fitted = Fit(request, root, bars, search).run()
         with watching(bars.files):
             written = write_fit_report(
                 fitted.directory, fitted.ordinary, fitted.record.get("choice"), trust=Trust(trust=True)

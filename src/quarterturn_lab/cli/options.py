@@ -1,7 +1,7 @@
 """The settings of a run as command-line options, generated from the settings with their help texts."""
 
 from dataclasses import asdict, dataclass, make_dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
@@ -52,3 +52,30 @@ class TrustOptions(Trust):
         str | None, Parameter(help="The function that makes the run's network, if it is code of your own.")
     ] = None
     trust: Annotated[bool, Parameter(help="Call whatever function the run names.", negative="")] = False
+
+
+SWEEP = Group("Many runs", sort_key=-1)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class SweepOptions:
+    """Options of commands that train many networks."""
+
+    jobs: Annotated[
+        int | None,
+        Parameter(help="Number of runs at the same time. Default: the number of cores; all on a cluster.", group=SWEEP),
+    ] = None
+    executor: Annotated[
+        Literal["local", "slurm"],
+        Parameter(help="Train on this machine, or as jobs of Slurm (needs the extra slurm).", group=SWEEP),
+    ] = "local"
+    retries: Annotated[int, Parameter(help="How often a failed run is tried again.", group=SWEEP)] = 1
+    slurm: Annotated[
+        tuple[str, ...],
+        Parameter(
+            help="Options of sbatch, such as --slurm partition=gpu gpus-per-node=1 time=240 (minutes).",
+            consume_multiple=True,
+            group=SWEEP,
+        ),
+    ] = ()

@@ -11,7 +11,7 @@ from quarterturn_lab.studies.definition import Study
 from quarterturn_lab.studies.page import as_csv, index, page, progress
 from quarterturn_lab.studies.plot import picture
 from quarterturn_lab.studies.summary import finding
-from quarterturn_lab.training.sweep import sweep
+from quarterturn_lab.training.sweep import Where, sweep
 
 
 def run_study(
@@ -19,7 +19,7 @@ def run_study(
     data: str | None,
     seeds: int | None,
     rows: tuple[str, ...],
-    jobs: int | None,
+    where: Where,
     root: Path,
     output: Path,
     train: bool,
@@ -36,7 +36,7 @@ def run_study(
             print(f"{len(waiting)} of {len(chosen)} runs to train", flush=True)
             todo = [(e.config(seed, data), records.directory_of(e, seed, root)) for e, seed in waiting]
             with Bars(interval=60.0) as bars:
-                sweep(todo, jobs, bars)
+                sweep(todo, where, bars)
     finally:
         for path in write(name, study, root, output):
             print(path)

@@ -16,7 +16,7 @@ from quarterturn_lab.runs.naming import directory_of
 from quarterturn_lab.runs.trust import Trust
 from quarterturn_lab.settings.experiments import config_for, experiment_of
 from quarterturn_lab.settings.networks import ROWS
-from quarterturn_lab.training.sweep import sweep
+from quarterturn_lab.training.sweep import Where, sweep
 
 # The slowest first.
 DEMO: dict[str, dict[str, Any]] = {
@@ -27,7 +27,7 @@ DEMO: dict[str, dict[str, Any]] = {
 
 
 def run_table(
-    experiment: str, count: int, rows: tuple[str, ...], jobs: int | None, root: Path, options: dict[str, Any]
+    experiment: str, count: int, rows: tuple[str, ...], where: Where, root: Path, options: dict[str, Any]
 ) -> None:
     """Train or resume all runs, print the table, write the table and the report."""
     known = experiment_of(experiment)
@@ -49,7 +49,7 @@ def run_table(
             config = config_for(experiment, row, seed, **own)
             todo.append((config, directory_of(config, root)))
     with Bars() as bars:
-        sweep(todo, jobs, bars)
+        sweep(todo, where, bars)
     lines = result_table.lines_of(root, experiment)
     _print_table(experiment, lines)
     for suffix, text in {"md": result_table.markdown(lines), "csv": result_table.as_csv(lines)}.items():
@@ -67,7 +67,7 @@ def run_demo(root: Path, jobs: int | None) -> None:
         config = config_for("synthetic", row, **options)
         todo.append((config, directory_of(config, root)))
     with Bars(interval=5.0) as bars:
-        sweep(todo, jobs, bars)
+        sweep(todo, Where(jobs), bars)
     _print_table("synthetic", result_table.lines_of(root, "synthetic"))
     page = report(root)
     print(f"{clock(time.monotonic() - start)} minutes\nreport: {page.resolve()}")

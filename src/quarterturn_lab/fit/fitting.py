@@ -15,16 +15,19 @@ from quarterturn_lab.files import damaged, read_json, write_atomically
 from quarterturn_lab.fit import plan, symmetry, timing
 from quarterturn_lab.fit.pace import FORWARD, Pace, images_to_score
 from quarterturn_lab.fit.request import LENGTH, MINUTES, Request, write_file
+from quarterturn_lab.fit.search import FOLDER, SHARE, Search, searched, space
+from quarterturn_lab.fit.search import options_of as search_options
 from quarterturn_lab.progress import Bars
 from quarterturn_lab.runs.environment import pick_device
 from quarterturn_lab.runs.loading import load
 from quarterturn_lab.runs.model_card import DENSE
 from quarterturn_lab.runs.run_directory import read_config, summary
 from quarterturn_lab.runs.trust import check_settings
-from quarterturn_lab.settings.config import Config, ImageSettings
+from quarterturn_lab.settings.config import Config, ImageSettings, read
 from quarterturn_lab.training import training_run
 
 Record = dict[str, Any]
+PLAN = f"{FOLDER}/plan.json"  # what a search begins with, until there is the record
 RECORD = "fit.json"  # in the run directory: what was asked, found and chosen
 # A probe asks about the images, so that it is the lab's own network whatever the user's is, trained to the end.
 PROBE = (*LENGTH, "backbone", "how", "weights", "rotate", "keep", "patience", "turn", "flip")
@@ -44,7 +47,8 @@ class Fitted:
 class Fit:
     """One fit: the request, the clock, and what is known so far."""
 
-    def __init__(self, request: Request, root: Path, bars: Bars) -> None:
+    def __init__(self, request: Request, root: Path, bars: Bars, search: Search | None = None) -> None:
+        self.search = search
         self.request, self.root, self.bars, self.started = request, root, bars, time.monotonic()
         self.directory = request.directory(root)
         self.costs: dict[str, float] = {}
@@ -71,14 +75,45 @@ class Fit:
         if self.request.compare:
             self.bars.say("--compare: an ordinary network will be trained too, which takes as long again")
         found = self.look()
-        size = self.choose_size(found)
-        chosen, choice = self.choose_symmetry(found, size)
-        config, data = self.config(found, size, chosen)
-        record: Record = {"request": self.request.to_json(), "found": found.lines(), "size": asdict(size)}
-        record |= {"choice": choice, "symmetry": chosen, "seconds": self.left()}
+        plans = self.directory / PLAN
+        if self.search and plans.exists():  # a search has begun
+            record: Record = json.loads(plans.read_text())
+            size, chosen = plan.Size(**record["size"]), record["symmetry"]
+            config = read(record.pop("config"))
+            self.threads, data = config.threads, self.load(config)
+        else:
+            size = self.choose_size(found)
+            chosen, choice = self.choose_symmetry(found, size)
+            config, data = self.config(found, size, chosen)
+            record = {"request": self.request.to_json(), "found": found.lines(), "size": asdict(size)}
+            record |= {"choice": choice, "symmetry": chosen, "seconds": self.left()}
+        if self.search:
+            plans.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(plans, json.dumps({**record, "config": config.model_dump_json()}))
+            config, record["search"] = self.searched(self.search, found, size, chosen, config)
         self.begin(self.directory, config, record)
         self.train(config, self.directory, data, record["seconds"])
         return Fitted(self.directory, self.ordinary(found, size, chosen, config), record)
+
+    def searched(
+        self, search: Search, found: Found, size: plan.Size, chosen: str, base: Config
+    ) -> tuple[Config, dict[str, Any]]:
+        """The settings that a search finds best, and their parameters."""
+        planned, warps = base.net.group or "none", plan.warps_of(chosen)
+
+        def make(params: dict[str, Any], epochs: int = base.epochs) -> Config:
+            group = params.get("group", planned)
+            changed = replace(self.request, options={**self.request.options, **search_options(params, group)})
+            return self.made(found, size, group, epochs, warps, request=changed)
+
+        def trial(params: dict[str, Any]) -> Config:
+            brief = make(params, max(1, round(base.epochs * SHARE)))
+            return brief.model_copy(update={"eval_points": 1, "score_turns": False, "eval_train": 100})
+
+        self.bars.say(f"search: trials of {max(1, round(base.epochs * SHARE))} epochs, judged on validation images")
+        spaces = space(base, chosen, self.request.options, self.request.symmetry == "auto")
+        best = searched(self.directory, search, base, found.task, spaces, trial, self.bars)
+        return make(best), best
 
     def look(self) -> Found:
         """Say what the folder holds."""
@@ -264,9 +299,10 @@ class Fit:
         epochs: int,
         warps: dict[str, Any],
         without: tuple[str, ...] = LENGTH,
+        request: Request | None = None,
     ) -> Config:
         """The settings of a run, with the options of the user but for some."""
-        options = {key: value for key, value in self.request.options.items() if key not in without}
+        options = {key: value for key, value in (request or self.request).options.items() if key not in without}
         device = pick_device(options.get("device", "auto"))
         planned = {"eval_points": self.points} if self.points else {}
         options = {"threads": self.threads, "precision": plan.precision_on(device), **planned, **options}
@@ -335,4 +371,12 @@ def latest(request: Request, root: Path) -> Request:
     options = {key: value for key, value in before["options"].items() if key != "epochs" or not request.minutes}
     options |= {"epochs": request.epochs} if request.epochs else {}
     minutes = request.minutes if request.minutes or request.epochs else before["minutes"]
-    return Request(request.folder, before["symmetry"], minutes, before["compare"], before["seed"], options)
+    return Request(
+        request.folder,
+        before["symmetry"],
+        minutes,
+        before["compare"],
+        before["seed"],
+        before.get("search", False),
+        options,
+    )

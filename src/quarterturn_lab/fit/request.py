@@ -27,6 +27,7 @@ class Request:
     minutes: float | None = None
     compare: bool = False
     seed: int = 0
+    search: bool = False
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -40,7 +41,7 @@ class Request:
 
     def directory(self, root: Path) -> Path:
         """The directory of its run. It depends on the request, not on what is found, so that the same one resumes."""
-        return self._directory(root, self.symmetry)
+        return self._directory(root, f"{self.symmetry}-search" if self.search else self.symmetry)
 
     def ordinary_directory(self, root: Path) -> Path:
         """The directory of the ordinary network beside it."""

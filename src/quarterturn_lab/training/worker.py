@@ -17,13 +17,19 @@ MISTAKE = 2  # the exit code after a message that is meant for the user
 def main() -> int:
     for number in (signal.SIGINT, signal.SIGHUP):  # of a terminal, for all: the one who started it sends SIGTERM
         signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a cluster's warning to the whole job: the one who started this acts
+    return train(sys.stdin.read(), Path(sys.argv[1]))
+
+
+def train(settings: str, directory: Path) -> int:
+    """Train or resume a run; returns the exit code. With several devices, in as many processes."""
     from quarterturn.errors import QuarterturnError
-    from quarterturn_lab import stopping
+    from quarterturn_lab import ranks, stopping
     from quarterturn_lab.errors import LabError, of_system
     from quarterturn_lab.settings.config import read
     from quarterturn_lab.training.training_run import run
 
-    directory, parent = Path(sys.argv[1]), os.getppid()
+    parent = os.getppid()
     last = 0.0
 
     def report(step: int, total: int, loss: float) -> None:
@@ -38,8 +44,12 @@ def main() -> int:
                 scratch.replace(directory / "progress.json")
 
     try:
-        with stopping.at_once():
-            run(read(sys.stdin.read()), directory, report)
+        config = read(settings)
+        with stopping.at_once(), ranks.leading(config.devices) as leads:
+            if leads:
+                run(config, directory, report)
+    except ranks.NeedsProcesses as wanted:
+        return ranks.launch(wanted.count, _one_of_several, settings, directory)
     except stopping.Stopped as stop:
         print(stop, file=sys.stderr)
         return stop.code
@@ -52,6 +62,10 @@ def main() -> int:
     finally:
         (directory / "progress.json").unlink(missing_ok=True)
     return 0
+
+
+def _one_of_several(settings: str, directory: Path) -> None:
+    sys.exit(train(settings, directory))
 
 
 if __name__ == "__main__":
