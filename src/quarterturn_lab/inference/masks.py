@@ -26,7 +26,7 @@ from quarterturn_lab.runs.model_card import ModelCard, probabilities
 
 SMALL = 64  # pixels; below, a network may have no room for its windows
 TIFF = (".tif", ".tiff")
-SECONDS = 5  # of work that a kill may lose
+SECONDS = 2  # of work that a kill may lose
 PIECE = 512  # side of the tiles of a TIFF file
 Say = Callable[[str], None]
 Progress = Callable[..., None]  # done, total, unit
