@@ -187,6 +187,7 @@ def test_code_in_own_frames_is_exact(group: Group, part: str) -> None:
     converted = check(Around(PARTS[part]()), group, 16, least=0.3)  # they are narrow
     assert not converted.conversion.plain
     assert any(isinstance(layer, OwnFrames) for layer in converted.modules())
+    assert any(note.startswith("part") and "own frame" in note for note in converted.conversion.notes)
 
 
 @pytest.mark.parametrize(

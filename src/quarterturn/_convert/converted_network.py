@@ -348,7 +348,7 @@ def _report(
     before, after = (total(net, work, inputs) for net, work in zip((model, converted), works, strict=True))
     left_out = layers_of_training(captured, inputs)
     notes = [*writer.notes, *([f"left out, because only training uses them: {left_out}"] if left_out else [])]
-    notes += [*writer.notes_on_wide_layers(), *writer.notes_on_heads()]
+    notes += [*writer.notes_on_wide_layers(), *writer.notes_on_heads(), *writer.notes_on_frames()]
     kept = kept_parts(search.parts, captured.modules, works[1], batch, writer.plain)
     share, heads = rolled_share(model, works[0], converted, works[1], writer.heads), dict(writer.heads)
     return Conversion(writer.group, writer.widths.keep, before, after, tuple(dict.fromkeys(notes)), kept, share, heads)

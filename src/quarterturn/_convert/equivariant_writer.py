@@ -95,6 +95,7 @@ class EquivariantWriter:
     heads: dict[str, int] = field(default_factory=dict)  # how many numbers each last layer sees, by its path
     tables_of_maps: list[str] = field(default_factory=list)  # what has a number for each position of whole maps
     resized: bool = False  # whether maps become of one size, whatever the images are
+    framed: list[str] = field(default_factory=list)  # the modules that need orientations in their own frames
     own: bool = False  # whether what is read now runs in each orientation's own frame (`frames`)
 
     def __post_init__(self) -> None:
@@ -384,6 +385,7 @@ class EquivariantWriter:
         if not has_places(value):
             return self._in_batch(value, path)
         value = self.moved_on(self.in_network_layout(value, path), path)
+        self.framed.append(path.rpartition(".")[0] or "forward")
         return framed(self._in_batch(self._turned(value, path, "there"), path))
 
     def _turned(self, value: TrackedValue, path: str, way: Way) -> TrackedValue:
@@ -552,6 +554,12 @@ class EquivariantWriter:
             "orientation"
             for (old, heads, width), paths in found.items()
         ]
+
+    def notes_on_frames(self) -> list[str]:
+        """Which modules turn maps, because their code is followed in each orientation's own frame."""
+        paths = list(dict.fromkeys(self.framed))
+        turned = "in each orientation's own frame, so its maps are turned there and back"
+        return [f"{path_and_others(paths)}: {turned}"] if paths else []
 
     # --- parameters ---------------------------------------------------------------------------------------------------
 
