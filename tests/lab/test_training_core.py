@@ -142,6 +142,7 @@ def test_a_plan_that_is_changed_goes_on_where_it_was_and_reaches_the_end(schedul
 
 def test_scores_of_a_changed_plan_are_those_that_were_due() -> None:
     assert scored_epochs(tiny(epochs=40, eval_points=4)) == {10, 20, 30, 40}
+    assert scored_epochs(tiny(epochs=40, eval_points=0)) == set()
     assert scored_epochs(tiny(epochs=24, eval_points=4, earlier_plans=((40, 15),))) == {10, 18, 24}
     assert scored_epochs(tiny(epochs=6, eval_points=2, earlier_plans=((2, 2),))) == {1, 2, 3, 6}
 

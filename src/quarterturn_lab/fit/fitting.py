@@ -92,7 +92,8 @@ class Fit:
             write_atomically(plans, json.dumps({**record, "config": config.model_dump_json()}))
             config, record["search"] = self.searched(self.search, found, size, chosen, config)
         self.begin(self.directory, config, record)
-        self.train(config, self.directory, data, record["seconds"])
+        forward = FORWARD * size.cover / size.tiles
+        self.train(config, self.directory, data, record["seconds"], forward=forward)
         return Fitted(self.directory, self.ordinary(found, size, chosen, config), record)
 
     def searched(
@@ -152,12 +153,13 @@ class Fit:
         size = plan.size_for(found, None if seconds is None else seconds * share, epoch, backbone, side)
         if seconds is not None:
             cost, spent = per_position * size.positions, time.monotonic() - self.started
+            fewest = 1 if timed.keep == "best" else 0
             by_points = {
                 points: cost * self.scoring(timed.model_copy(update={"eval_points": points}), found.parts, size)
-                for points in (timed.eval_points, 2, 1)
+                for points in (timed.eval_points, 2, fewest)
             }
             fitting = [points for points, took in by_points.items() if took <= plan.SCORING * seconds * share]
-            self.points = fitting[0] if fitting else 1
+            self.points = fitting[0] if fitting else fewest
             plan.check_time(seconds, share, epoch(size), by_points[self.points], found.parts["train"], spent)
         threads = "one thread" if self.threads == 1 else f"{self.threads} threads"
         self.bars.say(f"plan: {size.why}; batches of {size.batch}; {threads}")
@@ -182,7 +184,7 @@ class Fit:
                 part = subset(data, max(2 * len(data.classes), 8, int(images / PASSES)), self.request.seed)
                 epochs = max(1, int(images / len(part.train)))
                 pace = Pace(images * size.tiles * cost, part)
-            brief = config.model_copy(update={"epochs": epochs, "eval_points": 1})
+            brief = config.model_copy(update={"epochs": epochs, "eval_points": 0})
             what = "trial, ordinary network" if name == "none" else "trial, equivariant network"
             net, self.costs[_kind(brief)] = symmetry.trained(brief, part, self.show(what, brief), pace)
             probes.append((brief, net))
@@ -219,9 +221,18 @@ class Fit:
         return config, data
 
     def train(
-        self, config: Config, directory: Path, data: Data, seconds: float | None, everything: bool = True
+        self,
+        config: Config,
+        directory: Path,
+        data: Data,
+        seconds: float | None,
+        everything: bool = True,
+        forward: float = FORWARD,
     ) -> None:
-        """Train or resume the run, in these seconds: for all of it, or for its training alone."""
+        """Train or resume the run, in these seconds: for all of it, or for its training alone.
+
+        `forward` is the time of scoring an image, as a share of that of training on it in an epoch.
+        """
         label = f"{config.net.group} network" if config.net.group else "ordinary network"
 
         def keep(changed: Config) -> None:
@@ -229,7 +240,7 @@ class Fit:
             self.bars.say(f"{label}: {plans}, because the machine's speed has changed")
             self.write(directory, changed)
 
-        pace = Pace(seconds, data, everything, keep) if seconds is not None else None
+        pace = Pace(seconds, data, everything, keep, forward) if seconds is not None else None
         training_run.run(config, directory, self.show(label, config), self.bars.say, data, pace)
 
     def ordinary(self, found: Found, size: plan.Size, chosen: str, config: Config) -> Path | None:
@@ -304,7 +315,7 @@ class Fit:
         """The settings of a run, with the options of the user but for some."""
         options = {key: value for key, value in (request or self.request).options.items() if key not in without}
         device = pick_device(options.get("device", "auto"))
-        planned = {"eval_points": self.points} if self.points else {}
+        planned = {} if self.points is None else {"eval_points": self.points}
         options = {"threads": self.threads, "precision": plan.precision_on(device), **planned, **options}
         return plan.config_of(found, size, name, epochs, self.request.seed, options, warps)
 

@@ -27,6 +27,7 @@ class Pace:
     data: Data
     everything: bool = False
     keep: Callable[[Config], None] = lambda config: None
+    forward: float = FORWARD  # seconds of scoring an image, as a share of those of training on it in an epoch
     looked: tuple[int, float] = (0, 0.0)  # epoch and seconds of training at the last look
     epoch_seconds: float | None = field(default=None, init=False)
 
@@ -41,7 +42,9 @@ class Pace:
         left = self.seconds - spent
         if self.everything:
             scoring = state.seconds["scoring"]
-            left -= state.seconds["setup"] + scoring + scoring_left(config, self.data, epoch, scoring, now)
+            left -= (
+                state.seconds["setup"] + scoring + scoring_left(config, self.data, epoch, scoring, self.forward * now)
+            )
         epochs = epochs_in(epoch, config.epochs, self.epoch_seconds, left, self.seconds)
         if epochs == config.epochs:
             return config
@@ -64,11 +67,11 @@ def epochs_in(done: int, planned: int, epoch: float, left: float, seconds: float
     return done + max(1, round(left / epoch))
 
 
-def scoring_left(config: Config, data: Data, epoch: int, spent: float, epoch_seconds: float) -> float:
-    """Seconds of scoring after an epoch, by what scoring took so far, or else by what training took."""
+def scoring_left(config: Config, data: Data, epoch: int, spent: float, guess: float) -> float:
+    """Seconds of scoring after an epoch, by what scoring took so far, or else by a guess for all training images."""
     points = scored_epochs(config)
     done = sum(point <= epoch for point in points)
-    image = spent / (done * len(data.valid)) if done and len(data.valid) else FORWARD * epoch_seconds / len(data.train)
+    image = spent / (done * len(data.valid)) if done and len(data.valid) else guess / len(data.train)
     parts = {part: len(getattr(data, part)) for part in ("train", "valid", "test")}
     return image * images_to_score(config, parts, len(points) - done)
 

@@ -95,7 +95,7 @@ def write_file(path: Path, config: Config, symmetry: str) -> None:
     values = config.model_dump(mode="json", by_alias=False, exclude={"net"})
     values |= {**asdict(config.net), **values.pop("augment"), **sizes_of(config.net)}
     mine = {name: values[name] for name in SETTINGS if values.get(name) is not None}
-    mine |= {name: values[name] for name in LENGTH if values[name]}
+    mine |= {name: values[name] for name in LENGTH if values[name] != []}
     text = tomlkit.dumps({"data": config.data, "symmetry": symmetry, "seed": config.seed, **mine})
     write_atomically(path, f"# Repeats this run: quarterturn fit --config {path.name}\n{text}")
 

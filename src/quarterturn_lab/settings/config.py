@@ -192,7 +192,7 @@ class Config(ImageSettings):
         int, Field(ge=1, description="Threads for each run. Results are identical only for the same number.")
     ] = 1
 
-    eval_points: int = Field(10, ge=1)  # how often validation (or test) is scored during training, for the curves
+    eval_points: int = Field(10, ge=0)  # how often validation (or test) is scored during training, for the curves
     eval_train: int = Field(4000, ge=1)  # number of training images for the final training score
     score_turns: bool = True  # also score predictions averaged over four rotations at the end
 
