@@ -86,7 +86,7 @@ def write_fit_report(
     runs = [judged(path, data_folder, trust) for path in (run, compare) if path is not None]
     if runs[0].data.test.tolist() != runs[-1].data.test.tolist() or runs[0].data.names != runs[-1].data.names:
         raise ConfigError(f"{run} and {compare} have other test images, so that they cannot be compared: leave one out")
-    if isinstance(runs[0].data, Dataset) and not runs[0].config.backbone:
+    if not runs[0].config.backbone:
         torch.set_num_threads(1)  # many small batches: on a busy machine, threads wait for each other
     measures = [measure(each) for each in runs]
     group = qt.named(runs[0].group) if runs[0].group else None
