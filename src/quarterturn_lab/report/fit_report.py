@@ -129,6 +129,8 @@ def constant(run: Judged) -> str:
     score, mean = run.summary["test"], run.summary.get("test_constant")  # of shares
     if (run.data.task == "numbers" and score["r2"] <= 0) or (mean and score["rmse"] >= mean["rmse"]):
         return "The network is no better than the mean of the numbers for every image. Train for longer"
+    if score.get("dice") == 0:
+        return "The network finds no object: every pixel is background to it. Train for longer"
     return ""
 
 
