@@ -66,7 +66,7 @@ def flips(count: int) -> list[Row]:
 def damaged_files(count: int) -> list[Row]:
     """Give damaged files to the commands, in limited memory."""
     command = [sys.executable, "-W", "ignore", str(FUZZING), str(count), "0"]
-    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     ends = f"{found.get('error', 0):,} one of our errors, {found.get('result', 0):,} a result, "
     ends += f"{sum(found['faults'].values())} another exception, a hang or more than 2 GB"
     return [(f"damaged files of {found['kinds']} kinds, through the commands", f"{count:,}", ends)]

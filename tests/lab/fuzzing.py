@@ -277,6 +277,7 @@ def main(count: int, seed: int) -> dict[str, object]:
             tried[ended if ended in ("result", "error") else "fault"] += 1
             if ended not in ("result", "error"):
                 faults[f"{name}: {ended}"] += 1
+                print(f"{name}: {ended}", file=sys.stderr, flush=True)
     return {"files": count, "kinds": len(found), "seed": seed, **tried, "faults": faults}
 
 

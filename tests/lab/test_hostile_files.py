@@ -200,6 +200,27 @@ def test_a_model_card_is_checked_before_it_is_used(change: dict[str, object], fi
         model_card.read(json.dumps(found), finished / "model.json")
 
 
+def test_a_model_card_of_another_network_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Image.new("L", (20, 20)).save(run / "image.png")
+    found = json.loads((run / "model.json").read_text())
+    found["settings"]["side"] = 17
+    (run / "model.json").write_text(json.dumps(found))
+    code, _, errors = call(f"predict {run} {run}/image.png --out {run}/out.csv", capsys)
+    assert code == 2
+    assert "model.json is damaged (its channels and side are (1, 17), those of config.json (1, 15))" in errors
+
+
+def test_a_tiff_file_has_as_many_bytes_as_it_says(tmp_path: Path) -> None:
+    path = tmp_path / "image.tif"
+    Image.fromarray(np.zeros((18, 14), dtype=np.float32)).save(path)
+    assert numeric_files.read(path, 10**8).shape == (1, 18, 14)
+    content = bytearray(path.read_bytes())
+    content[content.index(struct.pack("<HHII", 257, 4, 1, 18)) + 8] = 200
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="it is too short for 11,200 bytes"):
+        numeric_files.read(path, 10**8)
+
+
 # --- no files ---------------------------------------------------------------------------------------------------------
 
 

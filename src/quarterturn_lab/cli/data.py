@@ -3,17 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from quarterturn_lab.data import image_mask_pairs, images, mnist
-from quarterturn_lab.data.dataset import Settings
+from quarterturn_lab.data.dataset import Settings, checked_settings
 from quarterturn_lab.data.layouts import Layout, layout_of
 from quarterturn_lab.data.look import look
 from quarterturn_lab.data.read_all import each
 from quarterturn_lab.data.watch import watching
-from quarterturn_lab.errors import ConfigError, DataError
+from quarterturn_lab.errors import DataError
 from quarterturn_lab.progress import Bars
-from quarterturn_lab.settings.config import explained
 
 
 def info(folder: Path, options: dict[str, Any]) -> None:
@@ -69,10 +66,7 @@ def _undecodable(layout: Layout, known: dict[str, str], settings: Settings) -> d
 
 
 def _settings(folder: Path, options: dict[str, Any]) -> Settings:
-    try:
-        return Settings(folder=str(folder), side=64, channels=3, rules=2, **options)
-    except ValidationError as error:
-        raise ConfigError(explained(error)) from None
+    return checked_settings(folder=str(folder), side=64, channels=3, rules=2, **options)
 
 
 def _idx_files(folder: Path) -> list[Path]:

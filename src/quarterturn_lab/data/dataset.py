@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.seeds import key
-from quarterturn_lab.settings.config import ImageSettings
+from quarterturn_lab.settings.config import ImageSettings, explained
 from quarterturn_lab.settings.networks import size_fault
 
 Indices = NDArray[np.int64]
@@ -132,6 +133,14 @@ class Settings(ImageSettings):
         return self.model_dump(
             include=names | ({"floats"} if self.floats else set()) | ({"rules"} if self.rules > 1 else set())
         )
+
+
+def checked_settings(**values: Any) -> Settings:
+    """Settings from the options of a user; invalid ones raise an error that names the field."""
+    try:
+        return Settings(**values)
+    except ValidationError as error:
+        raise ConfigError(explained(error)) from None
 
 
 def subset(data: Data, size: int | None, seed: int) -> Data:

@@ -6,6 +6,7 @@ Nothing here needs torch.
 import bz2
 import gzip
 import io
+import logging
 import lzma
 import warnings
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from quarterturn_lab.errors import DataError
 FITS = frozenset({".fits", ".fit", ".fts"})
 TIFF = frozenset({".tif", ".tiff"})
 VALUES = 4  # times the limit of pixels: so many values may all channels have together
+DENSEST = 20_000  # times can pixels be packed; without packing 8 times, where a byte holds eight of them
 BYTES = 8  # of a value at most: so many times the limit may a compressed file become
 PACKED: dict[bytes, Callable[[Path], Any]] = {
     b"\x1f\x8b": gzip.open,
@@ -202,7 +204,7 @@ STACKS = {"Z": "slices", "T": "times"}
 
 
 def _tiff_header(path: Path) -> tuple[tuple[int, ...], np.dtype[Any], str]:
-    with _opened_tiff(path) as file:
+    with opened_tiff(path) as file:
         shape, axes = _moved(file.series[0])
         _check_stack(path, shape, axes)
         return shape, file.series[0].dtype, axes
@@ -211,7 +213,7 @@ def _tiff_header(path: Path) -> tuple[tuple[int, ...], np.dtype[Any], str]:
 def _tiff(path: Path, limit: int, rules: int) -> NDArray[Any]:
     """All samples of the first image; pages of the same size are channels, but not slices or times by the new rules."""
     try:
-        opened = _opened_tiff(path)
+        opened = opened_tiff(path)
     except Missing:
         return _picture(path, limit, rules, "tifffile")
     with opened as file:
@@ -221,16 +223,20 @@ def _tiff(path: Path, limit: int, rules: int) -> NDArray[Any]:
             _check_stack(path, shape, axes)
         channels, height, width = _three_axes(path, shape)
         check_size(path, width, height, limit, channels)
+        if series.nbytes > path.stat().st_size * (8 if int(series.keyframe.compression) == 1 else DENSEST):
+            raise ValueError(f"it is too short for {series.nbytes:,} bytes of pixels")
         array = series.asarray()
     places = (series.axes.index("Y"), series.axes.index("X"))
     return np.moveaxis(array, places, (-2, -1)).reshape(channels, height, width)
 
 
-def _opened_tiff(path: Path) -> Any:
+def opened_tiff(path: Path) -> Any:
+    """An open TIFF file of tifffile."""
     try:
         import tifffile
     except ImportError:
         raise Missing("tifffile", "tiff") from None
+    logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # it tells each oddity of a file in a line
     return tifffile.TiffFile(path)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from quarterturn_lab.data import splits
-from quarterturn_lab.data.dataset import Data, Settings, subset
+from quarterturn_lab.data.dataset import Data, checked_settings, subset
 from quarterturn_lab.data.look import Found, look
 from quarterturn_lab.data.watch import watching
 from quarterturn_lab.errors import ConfigError, DataError
@@ -120,7 +120,7 @@ class Fit:
         """Say what the folder holds."""
         options = {name: value for name, value in self.request.options.items() if name in ImageSettings.model_fields}
         validation = self.request.options.get("validation", 0.0)  # the folder's own part, or the usual one
-        settings = Settings(
+        settings = checked_settings(
             folder=str(self.request.folder), side=64, channels=3, rules=2, validation=validation, **options
         )
         with watching(self.bars.files):

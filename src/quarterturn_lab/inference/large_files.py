@@ -129,21 +129,13 @@ def _check_level(path: Path, level: int, sizes: list[tuple[int, int]]) -> None:
 # --- TIFF -------------------------------------------------------------------------------------------------------------
 
 
-def _open_tiff(path: Path) -> Any:
-    try:
-        import tifffile
-    except ImportError:
-        raise Missing("tifffile", "tiff") from None
-    return tifffile.TiffFile(path)
-
-
 def _is_large(path: Path) -> bool:
     try:
         with numeric_files.quiet(), Image.open(path) as image:
             return image.width * image.height > LARGE
     except Exception:  # Pillow knows few kinds of values; reading it says what is wrong
         try:
-            with numeric_files.quiet(), _open_tiff(path) as file:
+            with numeric_files.quiet(), numeric_files.opened_tiff(path) as file:
                 return int(file.pages[0].imagewidth) * int(file.pages[0].imagelength) > LARGE
         except Exception:
             return False
@@ -152,7 +144,7 @@ def _is_large(path: Path) -> bool:
 @contextmanager
 def _tiff(path: Path, card: ModelCard, level: int) -> Iterator[Picture]:
     try:
-        file = _open_tiff(path)
+        file = numeric_files.opened_tiff(path)
         series = file.series[0]
     except Missing:
         raise
@@ -232,7 +224,7 @@ def _windows(path: Path, part: Any, series: Any, level: int, max_pixels: int) ->
 def _about(path: Path) -> tuple[Tags, Pair | None]:
     """The georeference of a TIFF file and the spacing of its pixels, as far as they can be read."""
     try:
-        with numeric_files.quiet(), _open_tiff(path) as file:
+        with numeric_files.quiet(), numeric_files.opened_tiff(path) as file:
             return _georeference(file.pages[0], (1, 1)), _spacing(file, (1, 1))
     except Exception:  # tifffile is missing, or does not read what Pillow does
         return (), None

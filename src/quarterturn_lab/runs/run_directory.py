@@ -14,7 +14,13 @@ from quarterturn_lab.files import damaged, no_space, parsed, read_json, read_tex
 from quarterturn_lab.settings.config import Config, difference, read
 
 SEALED = ("config.json", "model.json", "model.safetensors")  # summary.json has their checksums
-NEEDED = {"experiment": str, "row": str, "seed": int, "task": str, "test": dict, "parameters": int}  # in every summary
+NEEDED: dict[str, Any] = {  # in every summary
+    **dict.fromkeys(("experiment", "row", "task"), str),
+    **dict.fromkeys(("seed", "parameters", "train_images", "test_images", "presentations"), int),
+    **dict.fromkeys(("cpu_seconds", "wall_seconds"), int | float),
+    **dict.fromkeys(("test", "train"), dict),
+    "group": str | None,
+}
 WAY_OUT = "copy the run directory again, or train it again"
 
 
@@ -71,7 +77,7 @@ def summary(directory: Path) -> dict[str, Any]:
         raise RunError(f"{directory} {state}, it has no summary.json: start or resume a run with `quarterturn train`")
     way_out = "remove it, and run the same command again"
     found = read_json(path, way_out)
-    if missing := [name for name, kind in NEEDED.items() if not isinstance(found.get(name), kind)]:
+    if missing := [name for name, kind in NEEDED.items() if not isinstance(found.get(name, ...), kind)]:
         raise damaged(path, f"it has no {' and no '.join(missing)}", way_out)
     return found
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from quarterturn_lab.data.dataset import Data
 from quarterturn_lab.errors import ConfigError, RunError
-from quarterturn_lab.files import read_text
+from quarterturn_lab.files import damaged, read_text
 from quarterturn_lab.runs import model_card
 from quarterturn_lab.runs.loading import load
 from quarterturn_lab.runs.model_card import ModelCard
@@ -32,6 +32,10 @@ def load_with_data(
 def load_with_card(directory: Path, trust: Trust = NOTHING) -> tuple[Config, ModelCard, nn.Module]:
     """The settings, the model card and the network of a finished run; needs no data."""
     config, card = _trusted_config(directory, trust), card_of(directory)
+    sizes = [(each.channels, each.side) for each in (card.settings, config.net)]
+    if sizes[0] != sizes[1]:
+        why = f"its channels and side are {sizes[0]}, those of config.json {sizes[1]}"
+        raise damaged(directory / "model.json", why, WAY_OUT)
     return config, card, _network(directory, config, card.classes)
 
 
@@ -53,7 +57,10 @@ def _trusted_config(directory: Path, trust: Trust) -> Config:
 def _network(directory: Path, config: Config, classes: tuple[str, ...]) -> nn.Module:
     path = directory / "model.safetensors"
     check_sealed(path)
-    net = net_for(config, classes)
+    try:
+        net = net_for(config, classes)
+    except (RuntimeError, MemoryError, OverflowError, ZeroDivisionError) as error:
+        raise damaged(directory / "config.json", error or "not enough memory", WAY_OUT) from None
     try:
         net.load_state_dict(load_file(path))
     except FileNotFoundError:
