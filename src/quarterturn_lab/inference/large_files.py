@@ -1,7 +1,7 @@
 """Windows of image files: TIFF, slides and rasters part by part, other files at once. Nothing here needs torch."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,10 @@ SCALE, TIES, MATRIX, *KEYS = 33550, 33922, 34264, 34735, 34736, 34737  # tags of
 CONVERT = "convert it to a tiled TIFF, such as by `gdal_translate -co TILED=YES IMAGE OUT.tif`"
 
 
+class NotInParts(DataError):
+    """A file that can be read at once, if it is small enough, and not in parts."""
+
+
 @dataclass(frozen=True)
 class Picture:
     """An open image: `read(top, bottom, left, right)` gives `(channels, height, width)` as `images.decoded` does."""
@@ -46,12 +50,18 @@ def opened(path: Path, card: ModelCard, convert: bool = False, level: int = 0) -
         raise DataError(f"{path} {fault}")
     kind = path.suffix.lower()
     in_parts = _slide if kind in SLIDES else _raster if kind in RASTERS else None
-    if kind in numeric_files.TIFF and (level or _is_large(path)):
+    if kind in numeric_files.TIFF and (level or _count(path) > LARGE):
         in_parts = _tiff
     if level and in_parts is None:
         raise ConfigError(f"--level {level}: {path} has one level, leave it out")
     try:
-        with numeric_files.quiet(), (in_parts or _at_once)(path, card, level) as picture:
+        with numeric_files.quiet(), ExitStack() as stack:
+            try:
+                picture = stack.enter_context((in_parts or _at_once)(path, card, level))
+            except NotInParts:
+                if in_parts is not _tiff or level or _count(path) > card.settings.max_pixels:
+                    raise
+                picture = stack.enter_context(_at_once(path, card, level))
             check_channels(path, picture.bands, card, convert)
             yield picture
     except Missing as error:
@@ -114,7 +124,9 @@ def _check_values(path: Path, channels: int, dtype: np.dtype[Any], card: ModelCa
             raise DataError(f"{images.has_channels(path, channels)}: {needed}")
         return (channels,)
     if dtype != np.uint8:
-        raise DataError(f"{path} has values of {8 * dtype.itemsize} bits, and the network was trained on 8: convert it")
+        raise NotInParts(
+            f"{path} has values of {8 * dtype.itemsize} bits, and the network was trained on 8: convert it"
+        )
     if channels > 4:
         raise DataError(f"{images.has_channels(path, channels)}, and 1 or 3 are needed: save those to use")
     return (3,) if channels > 2 else (1,)
@@ -129,16 +141,17 @@ def _check_level(path: Path, level: int, sizes: list[tuple[int, int]]) -> None:
 # --- TIFF -------------------------------------------------------------------------------------------------------------
 
 
-def _is_large(path: Path) -> bool:
+def _count(path: Path) -> int:
+    """The number of pixels of a TIFF file; 0 if it cannot be read, and reading it says what is wrong."""
     try:
         with numeric_files.quiet(), Image.open(path) as image:
-            return image.width * image.height > LARGE
-    except Exception:  # Pillow knows few kinds of values; reading it says what is wrong
+            return image.width * image.height
+    except Exception:  # Pillow knows few kinds of values
         try:
             with numeric_files.quiet(), numeric_files.opened_tiff(path) as file:
-                return int(file.pages[0].imagewidth) * int(file.pages[0].imagelength) > LARGE
+                return int(file.pages[0].imagewidth) * int(file.pages[0].imagelength)
         except Exception:
-            return False
+            return 0
 
 
 @contextmanager
@@ -159,7 +172,7 @@ def _tiff(path: Path, card: ModelCard, level: int) -> Iterator[Picture]:
             raise DataError(f"{path} has {pages[0]} pages or frames: save the one to use as a file of its own")
         page = part.keyframe
         if not card.settings.floats and (page.photometric not in (1, 2, 6) or page.tags.valueof(274, 1) != 1):
-            raise DataError(
+            raise NotInParts(
                 f"{path} has inverted, indexed or turned pixels, which are not read in parts: save it as RGB"
             )
         channels = int(np.prod([n for n, axis in zip(part.shape, part.axes, strict=True) if axis not in "YX"]))
@@ -188,7 +201,7 @@ def _windows(path: Path, part: Any, series: Any, level: int, max_pixels: int) ->
     array: Any = None
     if part.dataoffset is None:
         if np.prod(page.chunks) > max_pixels * page.samplesperpixel:
-            raise DataError(f"{path} is compressed in one piece, which cannot be read in parts: {CONVERT}")
+            raise NotInParts(f"{path} is compressed in one piece, which cannot be read in parts: {CONVERT}")
         try:
             import zarr
         except ImportError:
