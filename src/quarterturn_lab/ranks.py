@@ -264,6 +264,8 @@ def _follow(found: Team) -> None:
     """Run what rank 0 asks for, until it has no more."""
     from torch import distributed
 
+    from quarterturn.errors import QuarterturnError
+
     while True:
         job: list[Any] = [None]
         try:
@@ -279,7 +281,7 @@ def _follow(found: Team) -> None:
         function = getattr(importlib.import_module(module), name)
         try:
             _together(found, functools.partial(function.__wrapped__, *shared))
-        except Diverged:  # rank 0 says the same
+        except (Diverged, ConfigError, QuarterturnError):  # of the settings or the loss: rank 0 says the same
             sys.exit(2)
         except LabError as error:
             if isinstance(error.__context__, RuntimeError) and _is_lost(error.__context__):
