@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from quarterturn_lab import stopping
 from quarterturn_lab.errors import ConfigError, Diverged, LabError, RunError
 
 if TYPE_CHECKING:  # torch takes seconds to import
@@ -87,7 +88,11 @@ def leading(devices: int = 1) -> Iterator[bool]:
     _team = found
     try:
         if found.rank:
-            _follow(found)
+            try:
+                _follow(found)
+            except stopping.Stopped as stop:  # rank 0 says so
+                found.broken = True
+                sys.exit(stop.code)
             yield False
         else:
             try:
