@@ -118,7 +118,7 @@ def without_new_attributes(model: nn.Module) -> Iterator[None]:
 def _without_stand_ins(model: nn.Module) -> Iterator[None]:
     """Take back what the code of modules keeps while it is traced, as in caches: stand-ins, no tensors."""
     before = [(module, dict(vars(module))) for module in model.modules()]
-    buffers = [(module._buffers, dict(module._buffers)) for module in model.modules()]
+    buffers = [(held, dict(held)) for module in model.modules() if isinstance(held := module._buffers, dict)]
     contents = [
         (value, value.copy())
         for _, attributes in before
