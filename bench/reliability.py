@@ -1,6 +1,6 @@
 """Kills and damaged files, counted: writes results/reliability.csv and the table of docs/reliability.md.
 
-python bench/reliability.py --kills 30 --files 5000
+python bench/reliability.py --kills 30 --files 5000        or --parts files
 """
 
 import argparse
@@ -83,18 +83,28 @@ def cache_speed() -> list[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=30)
-    parser.add_argument("--files", type=int, default=5000)
     parser.add_argument("--bits", type=int, default=5000)
+    parser.add_argument("--files", type=int, default=5000)
+    parser.add_argument("--parts", nargs="+", default=["kills", "flips", "files", "cache"])
     asked = parser.parse_args()
-    rows = [*kills(asked.kills), *flips(asked.bits), *damaged_files(asked.files), *cache_speed()]
+    measure = {
+        "kills": lambda: kills(asked.kills),
+        "flips": lambda: flips(asked.bits),
+        "files": lambda: damaged_files(asked.files),
+        "cache": cache_speed,
+    }
+    before = list(csv.reader(CSV.open()))[1:] if CSV.exists() else []
+    today = datetime.date.today().isoformat()
+    lines = []
+    for part, tried in measure.items():
+        kept = [line for line in before if line[0] == part]
+        lines += [[part, *row, today] for row in tried()] if part in asked.parts else kept
     with CSV.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["tried", "times", "outcome", "date"])
-        writer.writerows([*row, datetime.date.today().isoformat()] for row in rows)
-    lines = ["| tried | times | outcome |", "|---|---|---|", *("| " + " | ".join(row) + " |" for row in rows)]
+        csv.writer(file, lineterminator="\n").writerows([["part", "tried", "times", "outcome", "date"], *lines])
+    table = ["| tried | times | outcome |", "|---|---|---|", *("| " + " | ".join(line[1:4]) + " |" for line in lines)]
     text = PAGE.read_text()
-    before, after = text.partition(BEGIN)[0], text.partition(END)[2]
-    PAGE.write_text("\n".join([before + BEGIN, "", *lines, "", END]) + after)
+    start, end = text.partition(BEGIN)[0], text.partition(END)[2]
+    PAGE.write_text("\n".join([start + BEGIN, "", *table, "", END]) + end)
 
 
 if __name__ == "__main__":
