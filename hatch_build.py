@@ -21,7 +21,7 @@ class KernelHook(BuildHookInterface):
         try:
             build.compile_all()
         except OSError as error:
-            for old in build.HERE.glob("_kernel_*.so"):  # of another version, perhaps
+            for old in build.HERE.glob("_*.so"):  # of another version, perhaps
                 old.unlink()
             self.app.display_warning(f"quarterturn is installed without its kernel and runs through conv2d: {error}")
             return

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from quarterturn.kernel.compiler import file_of
+from quarterturn.kernel.compiler import PARTS, file_of
 from quarterturn.kernel.library import FOLDER, kernels
 from quarterturn_lab.training.worker import ALLOCATOR
 
@@ -48,8 +48,9 @@ def _avx2_kernels() -> str:
     """A folder with the compiled kernels up to AVX2."""
     kernels()  # compiles them where they are not
     folder = tempfile.mkdtemp(prefix="quarterturn-avx2-")
-    for code in ("portable", "avx2"):
-        file_of(code, Path(folder)).symlink_to(file_of(code))
+    for part in PARTS:
+        for code in ("portable", "avx2"):
+            file_of(code, Path(folder), part).symlink_to(file_of(code, part=part))
     return folder
 
 

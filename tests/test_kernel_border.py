@@ -157,8 +157,8 @@ def test_processes_that_start_at_once_compile_once(pretender: Path, tmp_path: Pa
     command = [sys.executable, "-I", "-c", program, compiler.__file__, str(folder)]
     others = [subprocess.Popen(command) for _ in range(4)]
     assert [other.wait() for other in others] == [0] * 4
-    assert len(pretender.read_text().splitlines()) == len(compiler.codes())
-    assert all(compiler.fits(code, folder) for code in compiler.codes())
+    assert len(pretender.read_text().splitlines()) == len(compiler.codes()) * len(compiler.PARTS)
+    assert all(compiler.fits(code, folder, part) for code in compiler.codes() for part in compiler.PARTS)
     assert not list(folder.glob("*.new"))
 
 
@@ -192,7 +192,7 @@ def test_sources_that_change_while_they_are_compiled_give_no_kernel(
     pretender: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = itertools.count()
-    monkeypatch.setattr(compiler, "fingerprint", lambda code: f"{next(count):064x}")
+    monkeypatch.setattr(compiler, "fingerprint", lambda code, part: f"{next(count):064x}")
     with pytest.raises(OSError, match="changed while they were compiled"):
         compiler.compile_kernel("portable", tmp_path)
     assert not compiler.file_of("portable", tmp_path).exists()

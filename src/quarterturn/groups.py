@@ -104,6 +104,18 @@ def _named_or_new(elements: Iterable[Element], parent: Group) -> Group:
     return Group(f"{point_group(ordered)}<{written}>", ordered)
 
 
+def closure(group: Group, indices: Iterable[int]) -> frozenset[int]:
+    """The indices of the smallest subgroup with these elements; products are enough, as the group is finite."""
+    generators = list(indices)
+    found, fresh = {0}, [0]
+    while fresh:
+        g = fresh.pop()
+        larger = {group.table[s][g] for s in generators} - found
+        found |= larger
+        fresh += larger
+    return frozenset(found)
+
+
 def generators_of(elements: Sequence[Element]) -> list[Element]:
     """A few elements of a group that generate all of them; none for the identity alone.
 

@@ -1,10 +1,8 @@
 """The subgroups of a group, in a table to choose from."""
 
-from collections.abc import Iterable
-
 from quarterturn.cost import aligned
 from quarterturn.fourier import products
-from quarterturn.groups import GROUPS, Group, check_group, generators_of
+from quarterturn.groups import GROUPS, Group, check_group, closure, generators_of
 from quarterturn.point_groups import determinant
 
 Indices = frozenset[int]
@@ -40,11 +38,11 @@ def subgroups(group: Group, *, up_to_conjugacy: bool = False) -> Subgroups:
     (98, 33)
     """
     check_group(group)
-    cyclic = {_closure(group, [g]) for g in range(group.order)}
+    cyclic = {closure(group, [g]) for g in range(group.order)}
     found, fresh = set(cyclic), list(cyclic)
     while fresh:
         one = fresh.pop()
-        larger = {_closure(group, one | other) for other in cyclic if not other <= one} - found
+        larger = {closure(group, one | other) for other in cyclic if not other <= one} - found
         found |= larger
         fresh += larger
     ordered = sorted(found, key=lambda indices: (len(indices), sorted(indices)))
@@ -59,18 +57,6 @@ def subgroups(group: Group, *, up_to_conjugacy: bool = False) -> Subgroups:
 
 def _group(group: Group, indices: Indices) -> Group:
     return group.subgroup(*(group.elements[i] for i in sorted(indices)))
-
-
-def _closure(group: Group, indices: Iterable[int]) -> Indices:
-    """The smallest subgroup with these elements; their products are enough, as the group is finite."""
-    generators = list(indices)
-    found, fresh = {0}, [0]
-    while fresh:
-        g = fresh.pop()
-        larger = {group.table[s][g] for s in generators} - found
-        found |= larger
-        fresh += larger
-    return frozenset(found)
 
 
 def _conjugate(group: Group, indices: Indices, g: int) -> Indices:

@@ -13,5 +13,6 @@ from quarterturn.kernel.select import cannot_take as cannot_take
 from quarterturn.kernel.select import is_available as is_available
 from quarterturn.kernel.select import outside_transforms as outside_transforms
 from quarterturn.kernel.select import too_narrow as too_narrow
+from quarterturn.kernel.volumes import volume_conv as volume_conv
 from quarterturn.kernel.watch import dispatch_modes as dispatch_modes
 from quarterturn.kernel.watch import watched as watched

@@ -5,6 +5,7 @@ lists of numbers of another layout. Standard library alone: the build environmen
 """
 
 import hashlib
+import itertools
 import os
 import platform
 import shutil
@@ -17,6 +18,14 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE / "src"
+# Two libraries, each for every instruction set: the C++ file, and all that it is made from.
+PARTS = {
+    "kernel": ("src/kernel.cpp", ("border.py", "src")),
+    "volumes": (
+        "src/volumes/volumes.cpp",
+        ("volume_border.py", "src/volumes", "src/border.h", "src/threads.h", "src/vectors.h"),
+    ),
+}
 FLAGS = ("-std=c++20", "-O3", "-ffp-contract=fast", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra", "-Wno-psabi")
 AVX2 = ("-mavx2", "-mfma")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw", "-mprefer-vector-width=512")
@@ -34,44 +43,46 @@ def codes() -> list[str]:
     return list(CODES) if platform.machine().lower() in ("x86_64", "amd64") else ["portable"]
 
 
-def file_of(code: str, folder: Path = HERE) -> Path:
-    """Where the kernel compiled for that instruction set is."""
-    return folder / f"_kernel_{code}.so"
+def file_of(code: str, folder: Path = HERE, part: str = "kernel") -> Path:
+    """Where the library compiled for that instruction set is."""
+    return folder / f"_{part}_{code}.so"
 
 
-def fingerprint(code: str) -> str:
-    """What a kernel for that instruction set is made from: C++ sources, the layout of what Python hands over, flags."""
+def fingerprint(code: str, part: str = "kernel") -> str:
+    """What a library for that instruction set is made from: C++ sources, the layout of what Python hands it, flags."""
     found = hashlib.sha256(repr((FLAGS, CODES[code])).encode())
-    for path in [HERE / "border.py", *sorted([*SOURCES.glob("*.cpp"), *SOURCES.glob("*.h")])]:
+    given = [HERE / name for name in PARTS[part][1]]
+    folders = ([path] if path.is_file() else sorted([*path.glob("*.cpp"), *path.glob("*.h")]) for path in given)
+    for path in [path for paths in folders for path in paths]:
         content = path.read_bytes()
         found.update(f"\n{path.name} {len(content)}\n".encode())
         found.update(content)
     return found.hexdigest()
 
 
-def fits(code: str, folder: Path = HERE) -> bool:
-    """Whether the kernel in that folder is there and was made from these sources; the file is read, not loaded."""
+def fits(code: str, folder: Path = HERE, part: str = "kernel") -> bool:
+    """Whether the library in that folder is there and was made from these sources; the file is read, not loaded."""
     try:
-        return f"built from {fingerprint(code)}".encode() in file_of(code, folder).read_bytes()
+        return f"built from {fingerprint(code, part)}".encode() in file_of(code, folder, part).read_bytes()
     except OSError:
         return False
 
 
-def compile_kernel(code: str, folder: Path = HERE, *flags: str) -> Path:
-    """Compile the kernel for one instruction set into the folder; raises OSError where that fails."""
+def compile_kernel(code: str, folder: Path = HERE, *flags: str, part: str = "kernel") -> Path:
+    """Compile a library for one instruction set into the folder; raises OSError where that fails."""
     program = compiler()
     if program is None:
         raise OSError("no C++ compiler found: install g++ or clang++, or name one in CXX")
-    path = file_of(code, folder)
+    path = file_of(code, folder, part)
     new = path.with_suffix(f".{os.getpid()}.new")  # a running process keeps the file that it has loaded
-    made_from = fingerprint(code)
+    made_from = fingerprint(code, part)
     named = f'-DQUARTERTURN_FINGERPRINT="{made_from}"'
-    command = [program, *FLAGS, *CODES[code], named, *flags, str(SOURCES / "kernel.cpp"), "-o", str(new)]
+    command = [program, *FLAGS, *CODES[code], named, *flags, str(HERE / PARTS[part][0]), "-o", str(new)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise OSError(f"{' '.join(command)} failed:\n{done.stderr}")
-        if fingerprint(code) != made_from:
+        if fingerprint(code, part) != made_from:
             raise OSError(f"the sources in {SOURCES} changed while they were compiled: compile again")
         new.replace(path)
     finally:
@@ -80,16 +91,17 @@ def compile_kernel(code: str, folder: Path = HERE, *flags: str) -> Path:
 
 
 def compile_all(folder: Path = HERE) -> list[Path]:
-    """Compile for every instruction set of this machine's kind; what fits stays.
+    """Compile both libraries for every instruction set of this machine's kind; what fits stays.
 
     One process compiles at a time: others wait and find it done.
     """
 
-    def make(code: str) -> Path:
-        return file_of(code, folder) if fits(code, folder) else compile_kernel(code, folder)
+    def make(what: tuple[str, str]) -> Path:
+        part, code = what
+        return file_of(code, folder, part) if fits(code, folder, part) else compile_kernel(code, folder, part=part)
 
     with _alone_in(folder), ThreadPoolExecutor() as pool:
-        return list(pool.map(make, codes()))
+        return list(pool.map(make, itertools.product(PARTS, codes())))
 
 
 def is_checkout() -> bool:
@@ -112,5 +124,6 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 if __name__ == "__main__":  # python -I compiler.py FOLDER CODE,CODE [FLAG ...]
     _folder, _codes, *_flags = sys.argv[1:]
+    _all = itertools.product(PARTS, dict.fromkeys(_codes.split(",")))
     with ThreadPoolExecutor() as _pool:
-        list(_pool.map(lambda code: compile_kernel(code, Path(_folder), *_flags), dict.fromkeys(_codes.split(","))))
+        list(_pool.map(lambda what: compile_kernel(what[1], Path(_folder), *_flags, part=what[0]), _all))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from quarterturn.errors import KernelError, ShapeError
-from quarterturn.kernel import border, compiler
+from quarterturn.kernel import border, compiler, volume_border
 from quarterturn.kernel.border import Numbers
 from quarterturn.kernel.checks import PRECISIONS
 from quarterturn.kernel.compiler import HERE, file_of, fits
@@ -63,7 +63,7 @@ def _stale(path: Path) -> str:
 
 def renew(folder: Path = HERE) -> str | None:
     """Compile what is missing or was compiled from other sources; why that failed, if it did."""
-    if all(fits(code, folder) for code in compiler.codes()):
+    if all(fits(code, folder, part) for part in compiler.PARTS for code in compiler.codes()):
         return None
     if compiler.compiler() is None:
         return "no C++ compiler is there to compile it by itself: install g++ or clang++"
@@ -93,15 +93,47 @@ def kernels() -> Kernels:
     return chosen
 
 
-class Library:
-    """The kernel's functions, with their arguments in Python's types."""
+class _Compiled:
+    """A compiled library, and what its statuses mean."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, functions: dict[str, tuple[tuple[type, ...], type]]) -> None:
         self._functions = ctypes.CDLL(path)
-        for name, (arguments, result) in border.FUNCTIONS.items():
+        for name, (arguments, result) in functions.items():
             function = getattr(self._functions, f"quarterturn_{name}")
             function.argtypes, function.restype = arguments, result
         self._parallel = _torchs_pool()
+
+    def _run(self, name: str, *arguments: object) -> None:
+        run = getattr(self._functions, f"quarterturn_{name}")
+        self._answer(name, run(*arguments, torch.get_num_threads(), self._parallel))
+
+    def _answer(self, name: str, status: int) -> None:
+        if status == border.FINE:
+            return
+        reason = self._functions.quarterturn_reason().decode()
+        if status == border.NO_MEMORY:
+            raise MemoryError(f"not enough memory for quarterturn's kernel ({name}): use smaller batches")
+        if status == border.WRONG_SIZE:
+            raise ShapeError(f"{reason} does not have the size that the plan of the kernel's {name} needs")
+        if status == border.NOT_A_PLAN:
+            raise KernelError(
+                f"the kernel refused the plan of {name}: {reason}. Are all sizes sensible? Else report this"
+            )
+        raise RuntimeError(f"quarterturn's kernel failed in {name} (status {status}): {reason}")
+
+
+class VolumeLibrary(_Compiled):
+    """The functions for volumes; weights are in the Fourier basis (volume_plan.py)."""
+
+    def convolve(self, numbers: Numbers, x: Tensor, weight: Tensor, bias: Tensor, y: Tensor) -> None:
+        self._run("volume_convolve", *_list(numbers), *_data(x), *_data(weight), *_data(bias), *_data(y))
+
+    def weight_gradient(self, numbers: Numbers, x: Tensor, grad: Tensor, weight: Tensor) -> None:
+        self._run("volume_weight_gradient", *_list(numbers), *_data(x), *_data(grad), *_data(weight))
+
+
+class Library(_Compiled):
+    """The kernel's functions, with their arguments in Python's types."""
 
     def pack(self, plan: Plan, pairs: bool, weight: Tensor, out_stride: int, in_stride: int) -> Tensor:
         head = (*_list(plan.numbers), PAIRS if pairs else 0)
@@ -222,30 +254,21 @@ class Library:
         """A number that changes with the values."""
         return int(self._functions.quarterturn_checksum(*_data(x)))
 
-    def _run(self, name: str, *arguments: object) -> None:
-        run = getattr(self._functions, f"quarterturn_{name}")
-        self._answer(name, run(*arguments, torch.get_num_threads(), self._parallel))
-
-    def _answer(self, name: str, status: int) -> None:
-        if status == border.FINE:
-            return
-        reason = self._functions.quarterturn_reason().decode()
-        if status == border.NO_MEMORY:
-            raise MemoryError(f"not enough memory for quarterturn's kernel ({name}): use smaller batches")
-        if status == border.WRONG_SIZE:
-            raise ShapeError(f"{reason} does not have the size that the plan of the kernel's {name} needs")
-        if status == border.NOT_A_PLAN:
-            raise KernelError(
-                f"the kernel refused the plan of {name}: {reason}. Are all sizes sensible? Else report this"
-            )
-        raise RuntimeError(f"quarterturn's kernel failed in {name} (status {status}): {reason}")
-
 
 @lru_cache(maxsize=1)
 def library() -> Library | None:
     """The kernel, or None where there is none to run."""
     path = kernels().path
-    return None if path is None else Library(path)
+    return None if path is None else Library(path, border.FUNCTIONS)
+
+
+@lru_cache(maxsize=1)
+def volume_library() -> VolumeLibrary | None:
+    """The library for volumes beside the kernel, or None where it is missing or was compiled from other sources."""
+    code, path, _ = kernels()
+    if path is None or not fits(code, Path(path).parent, "volumes"):
+        return None
+    return VolumeLibrary(str(file_of(code, Path(path).parent, "volumes")), volume_border.FUNCTIONS)
 
 
 def _data(x: Tensor | None) -> tuple[int | None, int]:

@@ -142,7 +142,7 @@ def _last(x: Tensor) -> Tensor:
 # --- the operators ----------------------------------------------------------------------------------------------------
 
 
-def _operator(name: str) -> Callable[[Callable[..., Any]], Any]:
+def operator(name: str) -> Callable[[Callable[..., Any]], Any]:
     """Make a function an operator on the CPU.
 
     As torch.library.custom_op does, whose operators load torch's compiler when first called: a second and 75 MiB.
@@ -156,7 +156,7 @@ def _operator(name: str) -> Callable[[Callable[..., Any]], Any]:
     return define
 
 
-@_operator("quarterturn::group_conv")
+@operator("quarterturn::group_conv")
 def _convolve(
     x: Tensor,
     weight: Tensor,
@@ -209,7 +209,7 @@ def _(x, weight, bias, elements, stride, dilation, starts, output_size, exact, p
     return _new(x, x.shape[0], weight.shape[0] * order, *output_size)
 
 
-@_operator("quarterturn::group_conv_input_gradient")
+@operator("quarterturn::group_conv_input_gradient")
 def _input_gradient(
     grad: Tensor,
     weight: Tensor,
@@ -242,7 +242,7 @@ def _(grad, weight, elements, stride, dilation, starts, input_size, exact, pairs
     return _new(grad, grad.shape[0], weight.shape[1], *input_size)
 
 
-@_operator("quarterturn::group_conv_weight_gradient")
+@operator("quarterturn::group_conv_weight_gradient")
 def _weight_gradient(
     x: Tensor,
     grad: Tensor,

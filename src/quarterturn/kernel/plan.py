@@ -60,7 +60,7 @@ def shift(group: Group, window: Window) -> tuple[Pair, Pair]:
             f"the windows of orientation {wrong} of {group.name} start at {window.starts[wrong]}, which is not where "
             "orientation 0's come to lie when turned: use conv2d with turned filters, as RollConv does by itself"
         )
-    middles = _middles(group, window.kernel, window.dilation, window.starts)
+    middles = middles_of(group, window.kernel, window.dilation, window.starts)
     first, second = (sum(axis) // group.order for axis in zip(*middles, strict=True))
     return (first, second), (middles[0][0] - first, middles[0][1] - second)
 
@@ -72,7 +72,7 @@ def misplaced(
 
     There is one if axes that the group exchanges leave different remainders, such as stride 2 on 10 x 7 positions.
     """
-    middles = _middles(group, kernel, dilation, starts)
+    middles = middles_of(group, kernel, dilation, starts)
     middle = [sum(axis) for axis in zip(*middles, strict=True)]  # times the order, to stay among whole numbers
     d = [m * group.order - sum_of_axis for m, sum_of_axis in zip(middles[0], middle, strict=True)]
     for g in range(group.order):
@@ -82,7 +82,7 @@ def misplaced(
     return None
 
 
-def _middles(
+def middles_of(
     group: Group, kernel: Sequence[int], dilation: Sequence[int], starts: Sequence[Sequence[int]]
 ) -> list[list[int]]:
     """The middle of each orientation's first window, in half pixels."""

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from quarterturn.fourier.transforms import transform_of
 from quarterturn.groups import Group
-from quarterturn.kernel.library import kernels, library
+from quarterturn.kernel.library import kernels, library, volume_library
 from quarterturn.kernel.structures import structure
 
 NARROWEST_DENSE = 512  # features times orientations from which a dense layer gains
@@ -31,22 +32,30 @@ NARROWEST = {  # by the code that runs
     "avx2": Narrowest(16, 36),
     "avx512": Narrowest(24, 36),
     "avx512bf16": Narrowest(24, 36),
+    "volumes": Narrowest(8, 96),  # whatever code runs
 }
+VOLUME = 3  # axes
 
 
 def is_available(group: Group | None = None) -> bool:
     """Whether the kernel is compiled, and has a transform for the group; it takes float32 and bf16 on the CPU."""
+    if group is not None and group.dim == VOLUME:
+        return volume_library() is not None and transform_of(group) is not None
     return library() is not None and (group is None or structure(group) is not None)
 
 
 def cannot_run(group: Group, strides: tuple[int, ...], groups: int, padding_mode: str) -> str | None:
     """Why the kernel cannot run a layer with these options at all."""
     if not is_available(group):
-        return f"the kernel has no transform for {group.name}" if is_available() else kernels().why
+        missing = group.dim == VOLUME and volume_library() is None
+        why = "the kernel for volumes is not compiled" if missing else f"the kernel has no transform for {group.name}"
+        return why if is_available() else kernels().why
     if groups != 1:
         return f"the kernel takes groups=1, not groups={groups}"
     if padding_mode != "zeros":
         return f"the kernel pads with zeros, not with padding_mode={padding_mode!r}"
+    if group.dim == VOLUME and any(stride != 1 for stride in strides):
+        return f"for volumes the kernel takes stride 1, not {strides}"
     if not _strides_agree(group, strides):
         return f"the kernel needs equal strides along axes that {group.name} exchanges, not {strides}"
     return None
@@ -66,7 +75,8 @@ def too_narrow(group: Group, in_features: int, out_features: int, kernel_size: S
     >>> too_narrow(C4, 1, 2, (3, 3))[:41]
     'too narrow: 1 and 2 features in 4 orienta'
     """
-    return _too_narrow(group.order, in_features, out_features, math.prod(kernel_size) == 1, kernels().code)
+    code = "volumes" if group.dim == VOLUME else kernels().code
+    return _too_narrow(group.order, in_features, out_features, math.prod(kernel_size) == 1, code)
 
 
 @lru_cache(maxsize=1024)
@@ -92,6 +102,8 @@ def cannot_take(x: Tensor, weight: Tensor) -> str | None:
         return f"the kernel takes float32 or bf16, not {x.dtype}"
     if precision not in (torch.float32, torch.bfloat16):
         return f"the kernel takes float32 or bf16, not {precision}"
+    if x.dim() == 2 + VOLUME and not (x.dtype is weight.dtype is precision is torch.float32):
+        return f"for volumes the kernel takes float32, not {precision}"
     if precision is torch.bfloat16 and kernels().code != "avx2":
         return "in bf16 the kernel gains with AVX2 alone; torch has instructions for it here"
     if x.dtype != precision and not autocast:

@@ -256,6 +256,8 @@ class RollConv(_Convolution):
     def obstacle(self) -> str | None:
         if self.rotate == "maps":
             return 'rotate="maps" turns the maps, and the kernel is for rotate="filters"'
+        if self.group.dim == 3 and self.via in ("fourier-rounded", "fourier-bf16"):
+            return 'for volumes the kernel has one form, via="fourier"'
         strides = tuple(window.stride for window in self.windows)
         return kernel.cannot_run(self.group, strides, self.groups, self.padding_mode)
 
@@ -317,6 +319,10 @@ class RollConv(_Convolution):
             out = self.finished(x, Finish(finish.bias, finish.scale))  # it is broadcast
             return kernel.finish_in_place(out, finish.other, finish.activation)
         stride, dilation = ([getattr(w, name) for w in self.windows] for name in ("stride", "dilation"))
+        if self.group.dim == 3:
+            where = {"dilation": dilation, "starts": corners.starts, "output_size": corners.output_size}
+            out = kernel.volume_conv(x, scaled(self.weight, finish.scale), finish.bias, self.group, **where)
+            return out if finish.adds_nothing else kernel.finish_in_place(out, finish.other, finish.activation)
         return kernel.group_conv(
             x,
             self.weight,
