@@ -1,5 +1,6 @@
 """Batch norm of stacked maps with statistics over orientations too; fast if features are last in memory."""
 
+from math import prod
 from typing import Any
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor, distributed
 from torch.nn import functional as F
 
 from quarterturn.errors import OptionError
+from quarterturn.filters import as_numbers
 from quarterturn.kernel import outside_transforms
 from quarterturn.kernel.library import Library, library
 
@@ -83,7 +85,7 @@ class _StackedBatchNorm(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         order = x.shape[1] // features
         code = None if synchronised else _kernel_for(x)
-        number = x.new_tensor(x.numel() / features)
+        number = x.new_full((), prod(as_numbers(x.shape)) / features)  # while torch traces, sizes are tensors
         if code is not None:
             y, mean, var = torch.empty_like(x), x.new_empty(features), x.new_empty(features)
             code.normalise(x, order, _dense(weight), _dense(bias), eps, mean, var, y)
