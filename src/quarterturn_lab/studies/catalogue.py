@@ -6,7 +6,7 @@ from quarterturn_lab.studies.mnist import MNIST_SEARCH, ROTATED_MNIST
 from quarterturn_lab.studies.other_tables import GALAXIES, NUCLEI, ROADS
 from quarterturn_lab.studies.plankton import ALL_IMAGES, EQUAL_COST, FEW_LABELS, SMALL_SET
 from quarterturn_lab.studies.recipe import GALAXIES_SEARCH, PLANKTON_SEARCH, RECIPES
-from quarterturn_lab.studies.transformers import TRANSFORMERS
+from quarterturn_lab.studies.transformers import EMBEDDED, TRANSFORMERS
 
 STUDIES: dict[str, Study] = {
     "small-set": SMALL_SET,
@@ -20,6 +20,7 @@ STUDIES: dict[str, Study] = {
     "nuclei": NUCLEI,
     **RECIPES,
     "transformers": TRANSFORMERS,
+    "transformers-embedded": EMBEDDED,
     "recipe-search-plankton": PLANKTON_SEARCH,
     "recipe-search-galaxies": GALAXIES_SEARCH,
 }
