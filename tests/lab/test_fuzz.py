@@ -22,7 +22,7 @@ def test_whole_files_are_read(found: dict[str, fuzzing.Target]) -> None:
     assert {name: end for name, end in ends.items() if end != "result"} == {"toml": "error"}  # its folder is missing
 
 
-@settings(max_examples=100, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_damaged_files_end_in_a_result_or_our_error(found: dict[str, fuzzing.Target], data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(found)))

@@ -224,6 +224,19 @@ def test_a_tiff_file_has_as_many_bytes_as_it_says(tmp_path: Path) -> None:
 # --- no files ---------------------------------------------------------------------------------------------------------
 
 
+def test_a_tiff_file_without_pixels_is_refused(tmp_path: Path) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    path = tmp_path / "a.tif"
+    tifffile.imwrite(path, np.ones((18, 14), np.float32))
+    with tifffile.TiffFile(path) as file:
+        place = file.pages.first.tags["ImageLength"].valueoffset
+    content = bytearray(path.read_bytes())
+    content[place : place + 2] = bytes(2)
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="14 x 0 pixels"):
+        numeric_files.read(path, 10_000)
+
+
 def test_pipes_and_devices_in_folders_are_not_opened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = class_folders(tmp_path / "data")
     os.mkfifo(root / "ant/pipe.png")

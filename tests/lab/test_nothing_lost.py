@@ -222,8 +222,8 @@ def test_a_second_signal_ends_at_once() -> None:
         signal.raise_signal(signal.SIGTERM)
         assert asked() == signal.SIGTERM
         with pytest.raises(stopping.Stopped) as stopped:
-            signal.raise_signal(signal.SIGHUP)
-    assert stopped.value.code == 129
+            signal.raise_signal(signal.SIGTERM)
+    assert stopped.value.code == 143
 
 
 def test_ignored_signals_stay_ignored() -> None:

@@ -10,6 +10,7 @@ from quarterturn_lab.errors import RunError
 from quarterturn_lab.fit import search
 from quarterturn_lab.fit.search import Search, options_of, searched, space
 from quarterturn_lab.progress import Bars
+from quarterturn_lab.runs.run_directory import NEEDED
 from quarterturn_lab.settings.config import Config
 from quarterturn_lab.settings.experiments import config_for
 from quarterturn_lab.training.sweep import Job, Where
@@ -36,8 +37,9 @@ class Runs:
                 raise RunError("1 of 1 runs failed")
             score = abs(config.lr - 0.02) + (64 - config.net.stages[0][0]) / 100
             directory.mkdir(parents=True)
-            about = {"task": "classes", "test": {}, "parameters": 1, "seed": 0, "experiment": "fit", "row": "x"}
-            (directory / "summary.json").write_text(json.dumps({**about, "valid": {"cross_entropy": score}}))
+            about = {name: {str: "classes", dict: {}}.get(kind, 0) for name, kind in NEEDED.items()}
+            about |= {"group": None, "valid": {"cross_entropy": score}}
+            (directory / "summary.json").write_text(json.dumps(about))
 
 
 def made(params: dict[str, object]) -> Config:

@@ -5,7 +5,7 @@ import logging
 import os
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -96,9 +96,11 @@ def kernels() -> Kernels:
 class _Compiled:
     """A compiled library, and what its statuses mean."""
 
-    def __init__(self, path: str, functions: dict[str, tuple[tuple[type, ...], type]]) -> None:
+    signatures: ClassVar[dict[str, tuple[tuple[type, ...], type]]]  # types of the arguments and result of each function
+
+    def __init__(self, path: str) -> None:
         self._functions = ctypes.CDLL(path)
-        for name, (arguments, result) in functions.items():
+        for name, (arguments, result) in self.signatures.items():
             function = getattr(self._functions, f"quarterturn_{name}")
             function.argtypes, function.restype = arguments, result
         self._parallel = _torchs_pool()
@@ -125,6 +127,8 @@ class _Compiled:
 class VolumeLibrary(_Compiled):
     """The functions for volumes; weights are in the Fourier basis (volume_plan.py)."""
 
+    signatures = volume_border.FUNCTIONS
+
     def convolve(self, numbers: Numbers, x: Tensor, weight: Tensor, bias: Tensor, y: Tensor) -> None:
         self._run("volume_convolve", *_list(numbers), *_data(x), *_data(weight), *_data(bias), *_data(y))
 
@@ -134,6 +138,8 @@ class VolumeLibrary(_Compiled):
 
 class Library(_Compiled):
     """The kernel's functions, with their arguments in Python's types."""
+
+    signatures = border.FUNCTIONS
 
     def pack(self, plan: Plan, pairs: bool, weight: Tensor, out_stride: int, in_stride: int) -> Tensor:
         head = (*_list(plan.numbers), PAIRS if pairs else 0)
@@ -259,7 +265,7 @@ class Library(_Compiled):
 def library() -> Library | None:
     """The kernel, or None where there is none to run."""
     path = kernels().path
-    return None if path is None else Library(path, border.FUNCTIONS)
+    return None if path is None else Library(path)
 
 
 @lru_cache(maxsize=1)
@@ -268,7 +274,7 @@ def volume_library() -> VolumeLibrary | None:
     code, path, _ = kernels()
     if path is None or not fits(code, Path(path).parent, "volumes"):
         return None
-    return VolumeLibrary(str(file_of(code, Path(path).parent, "volumes")), volume_border.FUNCTIONS)
+    return VolumeLibrary(str(file_of(code, Path(path).parent, "volumes")))
 
 
 def _data(x: Tensor | None) -> tuple[int | None, int]:

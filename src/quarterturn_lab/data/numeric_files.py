@@ -231,13 +231,18 @@ def _tiff(path: Path, limit: int, rules: int) -> NDArray[Any]:
 
 
 def opened_tiff(path: Path) -> Any:
-    """An open TIFF file of tifffile."""
+    """An open TIFF file of tifffile, whose first page has pixels."""
     try:
         import tifffile
     except ImportError:
         raise Missing("tifffile", "tiff") from None
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # it tells each oddity of a file in a line
-    return tifffile.TiffFile(path)
+    file = tifffile.TiffFile(path)
+    width, height = file.pages.first.imagewidth, file.pages.first.imagelength
+    if width * height < 1:
+        file.close()
+        raise ValueError(f"it says that it has {width} x {height} pixels")
+    return file
 
 
 def _moved(series: Any) -> tuple[tuple[int, ...], str]:
