@@ -126,6 +126,7 @@ def test_a_changed_plan_is_repeated_without_a_clock(
     assert same(run, again)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_after_a_change_resumes_and_can_be_repeated(
     start: Start,
     images: Path,

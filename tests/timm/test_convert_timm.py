@@ -124,7 +124,7 @@ def test_families_are_all_there_with_their_smallest_network() -> None:
 
 
 def test_what_is_not_known_is_refused_by_name_if_that_is_asked_for() -> None:
-    model: Any = timm.create_model("botnet26t_256")
+    model: Any = timm.create_model("lambda_resnet26t")
     with pytest.raises(qt.ConversionError) as caught:
         qt.convert(model, qt.C4, example=image(size=256), unknown="refuse")
     assert "stages.2.1.self_attn" in str(caught.value)
