@@ -181,7 +181,7 @@ def study(
     Parameters
     ----------
     name
-        Name of the study: small-set, all-images, equal-cost, few-labels, rotated-mnist or mnist-search.
+        Name of the study, such as small-set, recipe-plankton-2000 or transformers; docs/results lists all.
     data
         Folder of the images.
     seeds

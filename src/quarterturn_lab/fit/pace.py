@@ -80,6 +80,5 @@ def images_to_score(config: Config, parts: dict[str, int], points: int) -> int:
     """Images that are still to be scored: at these many points of training, at its end, and for the report."""
     turns = 5 if config.score_turns else 1
     images = parts["valid"] * (points + turns) + parts["test"] * (turns + 1) + min(parts["train"], config.eval_train)
-    return images + (
-        TURNS * min(TURNED, parts["test"]) if config.net.head != "conv" else 0
-    )  # few with masks are turned
+    turned = 0 if config.net.head == "conv" else TURNS * min(TURNED, parts["test"])  # few with masks are turned
+    return images + turned
