@@ -90,7 +90,7 @@ SYNCHRONISED: dict[type, Any] = {
 
 
 @cache
-def _twin(kind: type) -> Any:
+def _twin(kind: Any) -> Any:
     """The synchronised form of a type of norms, with its layers and options; None if it is not known."""
     if kind.__name__ == "BatchNormAct2d" and issubclass(kind, nn.BatchNorm2d) and not issubclass(kind, _Synchronised):
         return type(kind.__name__, (_WithActivation, kind), {"__module__": __name__})

@@ -157,7 +157,7 @@ def predict(
             raise ConfigError(
                 f"--out {out}: a mask of so many pixels is written in tiles, give the name of a .tif file"
             )
-        with unfinished(out, job) as folder:
+        with no_space(str(out)), unfinished(out, job) as folder:
             masks.write(network, card, picture, out, folder, options.grey, options.tile, progress, say)
     return []
 
@@ -226,7 +226,7 @@ def _write_masks(
 ) -> list[str]:
     """Write all masks to a folder beside the one that is asked for, then move them into place."""
     skipped = []
-    with unfinished(folder, job) as scratch, no_space(str(folder)):
+    with no_space(str(folder)), unfinished(folder, job) as scratch:
         done = scratch / "masks"
         for number, (name, path) in enumerate(names, start=1):
             if not any((done / f"{name}{suffix}").exists() for suffix in (".png", ".tif")):

@@ -284,9 +284,11 @@ def digest_of_weights(file: str | None) -> str | None:
         raise ConfigError(f"--weights {file} cannot be read ({why}): give a .safetensors or .pth file") from None
 
 
-def _moved(factory: str | None) -> str | None:
-    """The current name of a network whose module has moved."""
-    module, colon, function = (factory or "").partition(":")
+def _moved(factory: Any) -> Any:
+    """The current name of a network whose module has moved; what is no text is left to the check of types."""
+    if not isinstance(factory, str):
+        return factory
+    module, colon, function = factory.partition(":")
     return f"{MOVED[module]}{colon}{function}" if module in MOVED else factory
 
 
