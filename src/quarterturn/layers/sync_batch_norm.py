@@ -1,6 +1,5 @@
 """Batch norms whose statistics run over all processes that share a batch: ours and torch's, on CPUs and GPUs."""
 
-from functools import cache
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
@@ -89,9 +88,9 @@ SYNCHRONISED: dict[type, Any] = {
 }
 
 
-@cache
 def _twin(kind: Any) -> Any:
     """The synchronised form of a type of norms, with its layers and options; None if it is not known."""
-    if kind.__name__ == "BatchNormAct2d" and issubclass(kind, nn.BatchNorm2d) and not issubclass(kind, _Synchronised):
-        return type(kind.__name__, (_WithActivation, kind), {"__module__": __name__})
+    has_activation = kind.__name__ == "BatchNormAct2d" and issubclass(kind, nn.BatchNorm2d)
+    if has_activation and kind not in SYNCHRONISED and not issubclass(kind, _Synchronised):
+        SYNCHRONISED[kind] = type(kind.__name__, (_WithActivation, kind), {"__module__": __name__})
     return SYNCHRONISED.get(kind)
