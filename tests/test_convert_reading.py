@@ -45,6 +45,38 @@ def test_layers_that_reading_would_leave_out_are_named(question: Any, gate: floa
         qt.convert(net, qt.C4, example=torch.randn(2, 3, 16, 16))
 
 
+def test_code_may_ask_torchscript_whether_it_has_a_tensor() -> None:
+    net, x = Asking(lambda y: torch.jit.isinstance(y, torch.Tensor)).double(), torch.randn(2, 3, 16, 11).double()
+    converted = qt.convert(net, qt.D4, example=x)
+    assert isinstance(converted.get_submodule("b"), qt.RollConv)
+    qt.assert_equivariant(converted, qt.D4, x)
+
+
+class Chequered(nn.Module):
+    """Whether maps are padded is computed with numpy, of their sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Conv2d(3, 8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        missing = (-np.array(x.shape[2:])) % 4
+        if missing.any():
+            x = F.pad(x, (0, int(missing[1]), 0, int(missing[0])))
+        return F.avg_pool2d(self.a(x), int(np.ceil(x.shape[2] / 4)) // 2)
+
+
+def test_sizes_may_be_numbers_of_numpy() -> None:
+    net = Chequered().double()
+    for group, *sides in ((qt.D4, 16, 16), (qt.D4, 15, 15), (qt.C2, 13, 22)):
+        x = torch.randn(2, 3, *sides, dtype=torch.float64)
+        converted = qt.convert(net, group, example=x)
+        assert converted(x).shape == net(x).shape
+        qt.assert_equivariant(converted, group, x)
+    with pytest.raises(qt.ConversionError, match="decides by sizes"):
+        qt.convert(net, qt.D4)
+
+
 def test_functions_that_reading_would_leave_out_are_found() -> None:
     class Doubling(nn.Sequential):
         def forward(self, x: Tensor) -> Tensor:
