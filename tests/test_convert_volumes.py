@@ -137,7 +137,7 @@ def test_options_for_one_of_the_axes_that_are_exchanged_name_another_group() -> 
 
 
 class Windows(nn.Module):
-    """Attention in windows of volumes that are moved on, with a bias for each relative place and a mask at the border."""
+    """Attention in windows that are moved on, with a bias for each relative place and a mask at the border."""
 
     def __init__(self, width: int, heads: int, window: int, shift: int) -> None:
         super().__init__()
