@@ -8,6 +8,7 @@ import torch
 import torchvision
 from dynamic_network_architectures.architectures.unet import PlainConvUNet, ResidualEncoderUNet
 from monai.networks import nets
+from monai.networks.nets import vnet
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -27,6 +28,21 @@ class SupervisedDynUNet(nets.DynUNet):
 def dynunet(kind: type[nets.DynUNet], **options: Any) -> nn.Module:
     sizes: dict[str, Any] = {"kernel_size": [3] * 4, "strides": [1, 2, 2, 2], "upsample_kernel_size": [2] * 3}
     return kind(3, 1, 2, **sizes, filters=[8, 16, 32, 32], **options)
+
+
+class ShortVNet(nn.Module):
+    """The parts of a V-Net, with two levels instead of five: its widths cannot be chosen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        act = ("elu", {"inplace": True})
+        self.first = vnet.InputTransition(3, 1, 16, act)
+        self.down, self.up = vnet.DownTransition(3, 16, 1, act), vnet.UpTransition(3, 32, 32, 1, act)
+        self.last = vnet.OutputTransition(3, 32, 2, act)
+
+    def forward(self, x: Tensor) -> Tensor:
+        whole = self.first(x)
+        return self.last(self.up(self.down(whole), whole))
 
 
 def nnunet(kind: Callable[..., nn.Module], **options: Any) -> nn.Module:
@@ -79,6 +95,7 @@ NETWORKS: dict[str, Network] = {
     "monai DenseNet121": Network(
         lambda: nets.DenseNet121(3, 1, 5, init_features=16, growth_rate=8), (33, 34, 37), 1, ((32, 35, 35),)
     ),
+    "monai VNet, short": Network(ShortVNet, (6, 8, 12), 1, ((4, 8, 8),)),
     "monai VNet": Network(lambda: nets.VNet(out_channels=2), (16, 16, 32)),
     "monai AttentionUnet": Network(
         lambda: nets.AttentionUnet(3, 1, 2, channels=(8, 16, 32), strides=(2, 2)), (8, 16, 12), 1, ((12, 8, 8),)
