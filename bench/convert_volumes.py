@@ -1,6 +1,6 @@
 """Which networks for volumes `convert` takes, and what becomes of them: those of MONAI, nnU-Net and torchvision.
 
-.venv-monai/bin/python bench/convert_volumes.py [--groups GROUP ...] [NETWORK ...]
+.venv-monai/bin/python bench/convert_volumes.py [--group GROUP] [NETWORK ...]
 
 With names, such as "monai UNet", only those are measured again, and the others stay as they are. A row is written when
 it is there. The networks are those of tests/monai/volume_networks.py: few filters, all kinds of layers. Each is
@@ -83,7 +83,7 @@ def before() -> Rows:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--groups", nargs="+", choices=list(GROUPS), default=list(GROUPS))
+    parser.add_argument("--group", action="append", choices=list(GROUPS), help="one of them alone; may be repeated")
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -93,7 +93,7 @@ def main() -> None:
     order = [(name, group) for name in networks.NETWORKS for group in GROUPS if (name, group) not in LEFT_OUT]
     rows = before()
     for name, group in order:
-        if name in (options.names or networks.NETWORKS) and group in options.groups:
+        if name in (options.names or networks.NETWORKS) and group in (options.group or GROUPS):
             print(name, group, flush=True)
             row = measured(name, GROUPS[group], networks)
             rows = [old for old in rows if (old["network"], old["group"]) != (name, group)]
