@@ -5,16 +5,19 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 VENV_TIMM := .venv-timm
 INSTALLED_TIMM := $(VENV_TIMM)/.installed
+VENV_MONAI := .venv-monai
+INSTALLED_MONAI := $(VENV_MONAI)/.installed
 VENV_TOOLS := .venv-tools
 INSTALLED_TOOLS := $(VENV_TOOLS)/.installed
 KERNEL := hatch_build.py $(wildcard src/quarterturn/kernel/src/*) $(addprefix src/quarterturn/kernel/,border.py compiler.py)
 CLANG_FORMAT := $(shell command -v clang-format)
 
-.PHONY: help demo test test-timm test-tools test-slow fuzz sanitize check format bench constraints clean
+.PHONY: help demo test test-timm test-monai test-tools test-slow fuzz sanitize check format bench constraints clean
 help:
 	@echo "make demo       three networks on built-in images, a table and a report, in minutes"
 	@echo "make test       the whole test suite (makes .venv first where there is none)"
 	@echo "make test-timm  networks of timm, torchvision and segmentation_models_pytorch (makes .venv-timm)"
+	@echo "make test-monai networks for volumes: MONAI, nnU-Net and torchvision (makes .venv-monai)"
 	@echo "make test-tools exported packages in bioimageio.core and WSInfer (makes .venv-tools)"
 	@echo "make test-slow  longer checks, run before a change is called done"
 	@echo "make fuzz       damaged files, guided by the lines they reach, for ten minutes (installs atheris)"
@@ -23,7 +26,7 @@ help:
 	@echo "make format     put the code into shape"
 	@echo "make bench      speed of the operations, as ratios, into bench/results/"
 	@echo "make constraints  pin all that the packages in constraints.txt bring along, as installed here"
-	@echo "make clean      remove .venv, .venv-timm, .venv-tools and caches"
+	@echo "make clean      remove .venv, .venv-timm, .venv-monai, .venv-tools and caches"
 
 $(INSTALLED): pyproject.toml constraints.txt $(KERNEL)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -46,6 +49,15 @@ $(INSTALLED_TIMM): pyproject.toml constraints.txt tests/timm/requirements.txt $(
 test-timm: $(INSTALLED_TIMM)
 	$(VENV_TIMM)/bin/python -m pytest -n auto tests/timm
 
+# Networks for volumes, in an environment of their own for the same reason.
+$(INSTALLED_MONAI): pyproject.toml constraints.txt tests/monai/requirements.txt $(KERNEL)
+	test -x $(VENV_MONAI)/bin/python || $(PYTHON) -m venv $(VENV_MONAI)
+	$(VENV_MONAI)/bin/python -m pip install -q -c constraints.txt -r tests/monai/requirements.txt -e ".[lab,onnx]"
+	touch $@
+
+test-monai: $(INSTALLED_MONAI)
+	$(VENV_MONAI)/bin/python -m pytest -n auto tests/monai
+
 # The programs that exports are for, without ours: they need older versions of what both use.
 $(INSTALLED_TOOLS): tests/tools/requirements.txt
 	test -x $(VENV_TOOLS)/bin/python || $(PYTHON) -m venv $(VENV_TOOLS)
@@ -55,9 +67,10 @@ $(INSTALLED_TOOLS): tests/tools/requirements.txt
 test-tools: $(INSTALLED) $(INSTALLED_TOOLS)
 	$(BIN)/python -m pytest -m slow tests/tools
 
-test-slow: $(INSTALLED) $(INSTALLED_TIMM) $(INSTALLED_TOOLS)
+test-slow: $(INSTALLED) $(INSTALLED_TIMM) $(INSTALLED_MONAI) $(INSTALLED_TOOLS)
 	$(BIN)/python -m pytest -m slow
 	$(VENV_TIMM)/bin/python -m pytest -m slow -n auto tests/timm
+	$(VENV_MONAI)/bin/python -m pytest -m "slow or not slow" -n auto tests/monai
 
 SECONDS := 600
 fuzz: $(INSTALLED)
@@ -99,8 +112,8 @@ bench: $(INSTALLED)
 	$(BIN)/python bench/costs.py
 	$(BIN)/python bench/tables.py
 
-constraints: $(INSTALLED) $(INSTALLED_TIMM)
-	$(BIN)/python .ci/constraints $(VENV) $(VENV_TIMM)
+constraints: $(INSTALLED) $(INSTALLED_TIMM) $(INSTALLED_MONAI)
+	$(BIN)/python .ci/constraints $(VENV) $(VENV_TIMM) $(VENV_MONAI)
 
 clean:
-	rm -rf $(VENV) $(VENV_TIMM) $(VENV_TOOLS) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV_TIMM) $(VENV_MONAI) $(VENV_TOOLS) .pytest_cache .mypy_cache .ruff_cache .hypothesis
