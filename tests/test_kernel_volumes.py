@@ -31,9 +31,9 @@ def layer_on_the_group(transform: Transform, f: np.ndarray, weight: np.ndarray) 
     parts, weights = transform.analysis.run(list(f)), (transform.weights @ weight).astype(f.dtype)
     products, part, first = [], 0, 0
     for rows, deep, columns in transform.jobs:
-        for r in range(rows):
-            for c in range(columns):
-                products.append(sum(parts[part + r * deep + p] * weights[first + p * columns + c] for p in range(deep)))
+        for c in range(columns):
+            for r in range(rows):
+                products.append(sum(parts[part + p * rows + r] * weights[first + p * columns + c] for p in range(deep)))
         part, first = part + rows * deep, first + deep * columns
     return np.array(transform.synthesis.run(products))
 
