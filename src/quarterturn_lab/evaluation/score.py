@@ -150,10 +150,14 @@ def evaluate(
     if not some:
         return ranks.agreed({})
     found = np.concatenate(some) if isinstance(data, Dataset) else [one for part in some for one in part]
-    labels = labels_of(config, data, indices)
+    return ranks.agreed(scores_of(data, indices, found, labels_of(config, data, indices)))
+
+
+def scores_of(data: Data, indices: Indices, predicted: Any, labels: Any) -> Scores:
+    """The scores of what was predicted for these images or volumes."""
     if isinstance(data, Scenes) and data.axes == 3:
-        return ranks.agreed(volume_scores(found, labels, [data.spacings[i] for i in indices]))
-    return ranks.agreed(TASKS[data.task].scores(found, labels))
+        return volume_scores(predicted, labels, [data.spacings[i] for i in indices])
+    return TASKS[data.task].scores(predicted, labels)
 
 
 def examples(config: Config, data: Data, indices: Indices) -> torch.Tensor:

@@ -349,7 +349,9 @@ def crowded(study: Study, records: Records) -> list[str]:
 
 
 def reproduce(page_name: str, study: Study) -> str:
-    needs = "MNIST's idx files" if any("mnist" in entry.experiment for entry in study.entries) else "train/"
+    names = {entry.experiment for entry in study.entries}
+    needs = "MNIST's idx files" if any("mnist" in name for name in names) else "train/"
+    needs = "images/ and labels/" if "hippocampus" in names else needs
     return (
         f"```sh\nquarterturn study {page_name} --data DIR --jobs 2 --output FOLDER\n```\n\n"
         f"`DIR` is the folder that holds {needs}. `--rows LABEL` makes the runs of one network. Interrupted runs go "
