@@ -14,7 +14,7 @@ CLASSES = ("background", "layers", "rods")
 TRAIN, TEST = 1_000, 200
 SIDE = 20  # voxels
 PERIOD = 4.0  # voxels from layer to layer, and from rod to rod
-SIGNAL, NOISE = 0.8, 0.5  # deviations
+SIGNAL, NOISE = 0.9, 0.3  # deviations
 SEED = 0
 VERSION = 1  # of the cells
 

@@ -203,6 +203,7 @@ VOLUME_ROWS: dict[str, dict[str, Any]] = {
     f"roll-{name}": {**CYCLIC, "group": name, "roll": "all", "divide": order, "invariants": True}
     for name, order in VOLUME_GROUPS.items()
 }
+VOLUME_ROWS["roll-octa-wide"] = {**VOLUME_ROWS["roll-octa"], "widen": 2}  # one filter for 24 orientations is little
 
 
 def row_of(name: str) -> dict[str, Any]:

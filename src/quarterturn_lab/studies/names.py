@@ -135,9 +135,9 @@ def _of_net(net: Net) -> list[str]:
         return ["ordinary ConvNeXt-like"]
     if net.residual:
         return ["ordinary residual"] if net.group is None else ["rolled residual", net.group]
-    width = [_width(net.divide, net.widen)] if net.divide != net.widen else []
+    width = [_width(1 if net.axes == 3 else net.divide, net.widen)] if net.divide != net.widen else []
     if net.group in VOLUMES:
-        return ["rolled", VOLUMES[net.group]]
+        return ["rolled", VOLUMES[net.group], *width[: net.widen - 1]]
     if net.group is None:
         return ["ordinary", *width, *([] if net.relu else ["no last ReLU"])]
     elements = ELEMENTS.get(net.group, net.group)
