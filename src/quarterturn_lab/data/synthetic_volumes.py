@@ -13,10 +13,10 @@ from quarterturn_lab.data.dataset import NO_IMAGES, Ragged, Scenes, Settings
 CLASSES = ("background", "layers", "rods")
 TRAIN, TEST = 1_000, 200
 SIDE = 20  # voxels
-PERIOD = 4.0  # voxels from layer to layer, and from rod to rod
+PERIOD = 5.0  # voxels from layer to layer, and from rod to rod
 SIGNAL, NOISE = 0.9, 0.3  # deviations
 SEED = 0
-VERSION = 1  # of the cells
+VERSION = 2  # of the cells
 
 
 def load(settings: Settings) -> Scenes:
@@ -57,7 +57,7 @@ def draw(number: int, side: int = SIDE, seed: int = SEED) -> tuple[NDArray[np.fl
         kind, turn, phases = int(rng.integers(1, 3)), rotation(rng), rng.uniform(0, 2 * np.pi, 2)
         inside = (((places - centre) ** 2).sum(-1) < radius**2) & (labels == 0)
         waves = np.sqrt(2) * np.cos(2 * np.pi / PERIOD * (places[inside] @ turn[:, :2]) + phases)
-        texture = waves[:, 0] if kind == 1 else waves.sum(1) / np.sqrt(2)
+        texture = waves[:, 0] if kind == 1 else waves.prod(axis=1)
         image[inside] = SIGNAL * texture + NOISE * rng.standard_normal(len(texture))
         labels[inside] = kind
     return image, labels

@@ -35,9 +35,9 @@ def _hippocampus() -> Study:
         "Hippocampus in MR volumes",
         "About 150 small MR volumes that all lie alike, and one or two and a half minutes of training: which symmetry?",
         "The crops of the Medical Segmentation Decathlon, 1 mm, about 35 x 50 x 36 voxels, two parts of the "
-        "hippocampus to label. A small U-Net with batch norm, 24 to 96 maps in all orientations together (twice as many "
-        "in the one of double width), is trained on patches of 24 voxels and scored on whole volumes, as they are and each turned by one of the 23 other turns "
-        "of the cube.",
+        "hippocampus to label. A small U-Net with batch norm has 24 to 96 maps in all orientations together, and twice "
+        "as many at double width. It is trained on patches of 24 voxels and scored on whole volumes, as they are and "
+        "each turned by one of the 23 other turns of the cube.",
         tuple(entries),
         (
             Takeaway(rolled["roll-mirror-1", 150].label, (upright[150].label, turned[150].label)),
