@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from quarterturn_lab.data import images, numeric_files, volumes
 from quarterturn_lab.data.dataset import DENSE, Settings
@@ -265,7 +264,7 @@ def _picture_header(path: Path, max_pixels: int) -> Header:
         raise DataError(f"{path} {fault}")
     is_tiff = path.suffix.lower() in numeric_files.TIFF
     try:
-        with Image.open(path) as image:
+        with numeric_files.opened(path) as image:
             bits, frames = numeric_files.bits_of(image), getattr(image, "n_frames", 1)
             more = numeric_files.has_more_channels(image) or image.mode not in PLAIN
             if not is_tiff or (frames == 1 and bits <= 8 and not more):
