@@ -32,7 +32,7 @@ MILLIMETRES = {"nm": 1e-6, "µm": 1e-3, "um": 1e-3, "micron": 1e-3, "mm": 1.0, "
 class Header:
     """What a file says about its volume before it is decoded, in the order of axes that it is read in."""
 
-    sizes: tuple[int, int, int]
+    sizes: tuple[int, ...]
     channels: int
     spacing: tuple[float, ...]  # in mm; empty if the file does not say it
     affine: NDArray[np.float64] | None  # from indices to mm; None if the file does not say which way it lies
@@ -226,8 +226,8 @@ def _nifti_header(path: Path, limit: int, whole: bool = False) -> tuple[Header, 
         while len(shape) > 3 and shape[-1] == 1:
             shape = shape[:-1]
         if len(shape) not in (3, 4):
-            sizes = " x ".join(map(str, shape))
-            raise DataError(f"{path} has an array of {sizes}: a volume has 3 axes, or 4 with channels")
+            words = " x ".join(map(str, shape))
+            raise DataError(f"{path} has an array of {words}: a volume has 3 axes, or 4 with channels")
         channels = shape[3] if len(shape) == 4 else 1
         _check_size(path, shape[:3], channels, limit)
         dtype = found.get_data_dtype()

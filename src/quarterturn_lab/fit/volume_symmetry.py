@@ -51,12 +51,16 @@ def quarter_turn(axis: int) -> qt.Group:
 def choose(probe: Probe, data: Scenes, largest: qt.Group) -> Choice:
     """The symmetry that the losses of a probe speak for, within the largest group that there may be."""
     indices = symmetry.scored(data)[:MOST]
-    upright = symmetry.losses(probe, data, indices, qt.OCTA, 0)
+
+    def losses(group: qt.Group, g: int) -> Losses:
+        return symmetry.image_losses(data.task, *symmetry.answers(probe, data, indices, group, g))
+
+    upright = losses(qt.OCTA, 0)
     constant = symmetry.constant_loss(data, indices)
     moves = {f"mirrored along axis {axis}": (qt.mirrors(axis), 1) for axis in AXES}
     moves |= {f"turned about axis {axis}": (quarter_turn(axis), 1) for axis in AXES}
     possible = {name: move for name, move in moves.items() if move[0].elements[1] in largest.elements}
-    after = {name: symmetry.losses(probe, data, indices, *move) for name, move in possible.items()}
+    after = {name: losses(*move) for name, move in possible.items()}
     return decide(upright, after, constant, largest)
 
 

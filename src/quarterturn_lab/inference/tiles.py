@@ -77,7 +77,8 @@ class View:
     def parts(self, image: NDArray[np.float32], side: int) -> Iterator[tuple[Tile, NDArray[Any]]]:
         """The outputs of an image in memory, tile by tile."""
         for tile in self.tiles(side):
-            yield tile, self.exact(image[(..., *(slice(span.start, span.stop) for span in tile))], tile)
+            place: tuple[Any, ...] = (..., *(slice(span.start, span.stop) for span in tile))
+            yield tile, self.exact(image[place], tile)
 
 
 def cuts(length: int, count: int) -> list[int]:

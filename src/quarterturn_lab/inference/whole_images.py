@@ -5,6 +5,7 @@ Nothing here needs torch: a network is a function from arrays to arrays.
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +36,8 @@ def joined(view: View, parts: Iterable[tuple[Tile, NDArray[np.float64]]]) -> NDA
     for tile, part in parts:
         if whole is None:
             whole = np.empty((*part.shape[: -len(tile)], *view.outputs))
-        whole[(..., *(slice(span.first, span.last) for span in tile))] = part
+        place: tuple[Any, ...] = (..., *(slice(span.first, span.last) for span in tile))
+        whole[place] = part
     assert whole is not None
     return whole
 

@@ -11,7 +11,7 @@ MILLISECONDS = {"baseline": 70, "roll-mirror-1": 79, "roll-mirrors-1-2-3": 58, "
     "roll-octa-wide": 129
 }
 SCANS = 146  # training volumes, a patch of each in an epoch
-TURNS = {"moves": "octa-full"}  # random quarter turns and flips of training volumes
+TURNS: dict[str, Any] = {"moves": "octa-full"}  # random quarter turns and flips of training volumes
 BUDGETS = (60, 150)
 LIMITS = (
     "All runs share one test set. ± and intervals cover other seeds, not other test volumes.",
