@@ -184,7 +184,7 @@ def test_a_plain_network_fails_the_check(finished: Path, capsys: pytest.CaptureF
     assert "'conv1'" in out.splitlines()[-1]  # the first layer that breaks it
     code, _, errors = call(f"check {finished}/synthetic/baseline/seed0 --group octa", capsys)
     assert code == 2
-    assert "turns 3 axes, and images have 2" in errors
+    assert "3 axes, and an image has two" in errors
 
 
 def test_table_runs_all_rows_and_reuses_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
