@@ -7,10 +7,12 @@ VENV_TIMM := .venv-timm
 INSTALLED_TIMM := $(VENV_TIMM)/.installed
 VENV_TOOLS := .venv-tools
 INSTALLED_TOOLS := $(VENV_TOOLS)/.installed
+VENV_DOCS := .venv-docs
+INSTALLED_DOCS := $(VENV_DOCS)/.installed
 KERNEL := hatch_build.py $(wildcard src/quarterturn/kernel/src/*) $(addprefix src/quarterturn/kernel/,border.py compiler.py)
 CLANG_FORMAT := $(shell command -v clang-format)
 
-.PHONY: help demo test test-timm test-tools test-slow fuzz sanitize check format bench constraints clean
+.PHONY: help demo test test-timm test-tools test-slow fuzz sanitize check format docs docs-serve pictures dist test-dist bench constraints clean
 help:
 	@echo "make demo       three networks on built-in images, a table and a report, in minutes"
 	@echo "make test       the whole test suite (makes .venv first where there is none)"
@@ -21,9 +23,14 @@ help:
 	@echo "make sanitize   the kernel's tests with address and undefined-behaviour sanitizers (needs g++)"
 	@echo "make check      format, lint and types"
 	@echo "make format     put the code into shape"
+	@echo "make docs       the site, into site/ (makes .venv-docs); a broken link or reference is an error"
+	@echo "make docs-serve the site at http://localhost:8000, while pages are edited"
+	@echo "make pictures   the drawn pictures of the site"
+	@echo "make dist       wheel and sdist, into dist/"
+	@echo "make test-dist  the wheel in a clean environment, with torch and numpy alone"
 	@echo "make bench      speed of the operations, as ratios, into bench/results/"
 	@echo "make constraints  pin all that the packages in constraints.txt bring along, as installed here"
-	@echo "make clean      remove .venv, .venv-timm, .venv-tools and caches"
+	@echo "make clean      remove what the others have made: environments, site, dist, caches"
 
 $(INSTALLED): pyproject.toml constraints.txt $(KERNEL)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -84,6 +91,28 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(if $(CLANG_FORMAT),$(CLANG_FORMAT) -i src/quarterturn/kernel/src/*)
 
+# Not in .venv: what makes the site reads the code without running it, and needs neither torch nor the lab.
+$(INSTALLED_DOCS): pyproject.toml constraints.txt
+	test -x $(VENV_DOCS)/bin/python || $(PYTHON) -m venv $(VENV_DOCS)
+	$(VENV_DOCS)/bin/python -m pip install -q -c constraints.txt $(shell $(PYTHON) .ci/extra docs)
+	touch $@
+
+docs: $(INSTALLED_DOCS)
+	$(VENV_DOCS)/bin/python .ci/site
+
+docs-serve: $(INSTALLED_DOCS)
+	$(VENV_DOCS)/bin/zensical serve
+
+pictures: $(INSTALLED)
+	cd docs/pictures && for script in draw_*.py; do ../../$(BIN)/python $$script; done
+
+dist: $(INSTALLED)
+	rm -rf dist
+	$(BIN)/python -m hatchling build -t sdist -t wheel
+
+test-dist: dist
+	$(PYTHON) .ci/test-dist dist
+
 bench: $(INSTALLED)
 	$(BIN)/python bench/ops.py
 	$(BIN)/python bench/modes.py --batch 32
@@ -103,4 +132,4 @@ constraints: $(INSTALLED) $(INSTALLED_TIMM)
 	$(BIN)/python .ci/constraints $(VENV) $(VENV_TIMM)
 
 clean:
-	rm -rf $(VENV) $(VENV_TIMM) $(VENV_TOOLS) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV_TIMM) $(VENV_TOOLS) $(VENV_DOCS) site dist .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
