@@ -40,7 +40,7 @@ def measure(page: str) -> harness.Rows:
         "ttach 0.0.3, D4": (names["ttach"]["averaged"](model).eval(), qt.D4),
         "quarterturn, wrap, D4": (names["ours"]["averaged"].eval(), qt.D4),
     }
-    rows = []
+    rows: harness.Rows = []
     for label, (network, group) in networks.items():
         errors = {}
         for side in (33, 32):

@@ -201,7 +201,7 @@ def draw_roll(images: dict[str, str]) -> Canvas:
 def draw_all_three(images: dict[str, str]) -> Canvas:
     """The input turns four times; pathways and rolled rows move up by one place each; the answer stays."""
     canvas = Canvas(
-        860, 400, "An organism turns, the pathways of the network change places, and the answer stays", images
+        860, 366, "An organism turns, the pathways of the network change places, and the answer stays", images
     )
     middle = (slot(1) + slot(2)) / 2
     held = [(25 * k + at, k) for k in range(4) for at in (0, 17)] + [(100, 4)]
