@@ -58,5 +58,5 @@ def tinted(image: Array, colour: tuple[int, int, int], paper: tuple[int, int, in
     shades = [round(p + (c - p) * step / 15) for step in range(16) for p, c in zip(paper, colour, strict=True)]
     picture.putpalette(shades)
     file = io.BytesIO()
-    picture.save(file, "PNG", optimize=True, bits=4)
+    picture.save(file, "PNG", optimize=True, bits=4, transparency=0)  # water is clear
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
