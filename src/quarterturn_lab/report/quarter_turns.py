@@ -49,7 +49,8 @@ class Decisions:
         truth = labels[self.indices]
         steady = [~changed[network] & (self.named[network][0] == truth) for network in self.named]
         shows = fickle & np.stack(steady).any(0)
-        first = np.flatnonzero(shows)[: (count + 1) // 2]
+        first = np.flatnonzero(shows)
+        first = first[np.linspace(0, len(first) - 1, min((count + 1) // 2, len(first))).astype(int)]  # of many classes
         rest = np.setdiff1d(np.arange(len(self.indices)), first)
         others = rest[np.linspace(0, len(rest) - 1, min(count - len(first), len(rest))).astype(int)]
         return self.indices[[*first, *others]]
