@@ -7,12 +7,10 @@ VENV_TIMM := .venv-timm
 INSTALLED_TIMM := $(VENV_TIMM)/.installed
 VENV_TOOLS := .venv-tools
 INSTALLED_TOOLS := $(VENV_TOOLS)/.installed
-VENV_DOCS := .venv-docs
-INSTALLED_DOCS := $(VENV_DOCS)/.installed
 KERNEL := hatch_build.py $(wildcard src/quarterturn/kernel/src/*) $(addprefix src/quarterturn/kernel/,border.py compiler.py)
 CLANG_FORMAT := $(shell command -v clang-format)
 
-.PHONY: help demo test test-timm test-tools test-slow fuzz sanitize check format docs docs-serve pictures dist test-dist bench constraints clean
+.PHONY: help demo test test-timm test-tools test-slow fuzz sanitize check format bench constraints clean
 help:
 	@echo "make demo       three networks on built-in images, a table and a report, in minutes"
 	@echo "make test       the whole test suite (makes .venv first where there is none)"
@@ -30,7 +28,7 @@ help:
 	@echo "make test-dist  the wheel in a clean environment, with torch and numpy alone"
 	@echo "make bench      speed of the operations, as ratios, into bench/results/"
 	@echo "make constraints  pin all that the packages in constraints.txt bring along, as installed here"
-	@echo "make clean      remove what the others have made: environments, site, dist, caches"
+	@echo "make clean      remove .venv, .venv-timm, .venv-tools and caches"
 
 $(INSTALLED): pyproject.toml constraints.txt $(KERNEL)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -91,6 +89,9 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(if $(CLANG_FORMAT),$(CLANG_FORMAT) -i src/quarterturn/kernel/src/*)
 
+VENV_DOCS := .venv-docs
+INSTALLED_DOCS := $(VENV_DOCS)/.installed
+.PHONY: docs docs-serve pictures dist test-dist clean-docs
 # Not in .venv: what makes the site reads the code without running it, and needs neither torch nor the lab.
 $(INSTALLED_DOCS): pyproject.toml constraints.txt
 	test -x $(VENV_DOCS)/bin/python || $(PYTHON) -m venv $(VENV_DOCS)
@@ -128,8 +129,11 @@ bench: $(INSTALLED)
 	$(BIN)/python bench/costs.py
 	$(BIN)/python bench/tables.py
 
+clean-docs:
+	rm -rf $(VENV_DOCS) site dist .cache
+
 constraints: $(INSTALLED) $(INSTALLED_TIMM)
 	$(BIN)/python .ci/constraints $(VENV) $(VENV_TIMM)
 
-clean:
-	rm -rf $(VENV) $(VENV_TIMM) $(VENV_TOOLS) $(VENV_DOCS) site dist .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: clean-docs
+	rm -rf $(VENV) $(VENV_TIMM) $(VENV_TOOLS) .pytest_cache .mypy_cache .ruff_cache .hypothesis

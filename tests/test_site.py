@@ -95,7 +95,8 @@ def test_clicks_are_counted(tmp_path: Path) -> None:
 
 def test_the_navigation_holds_every_page_once() -> None:
     listed = pages_of(SETTINGS["nav"])
-    assert sorted(listed) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
+    there = sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
+    assert sorted(listed) == there, "every page has a line in `nav` of zensical.toml"
 
 
 SCREENS = 120  # lines beside tables: about two screens
