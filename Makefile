@@ -114,6 +114,10 @@ dist: $(INSTALLED)
 test-dist: dist
 	$(PYTHON) .ci/test-dist dist
 
+clean: clean-docs
+clean-docs:
+	rm -rf $(VENV_DOCS) site dist .cache
+
 bench: $(INSTALLED)
 	$(BIN)/python bench/ops.py
 	$(BIN)/python bench/modes.py --batch 32
@@ -129,11 +133,8 @@ bench: $(INSTALLED)
 	$(BIN)/python bench/costs.py
 	$(BIN)/python bench/tables.py
 
-clean-docs:
-	rm -rf $(VENV_DOCS) site dist .cache
-
 constraints: $(INSTALLED) $(INSTALLED_TIMM)
 	$(BIN)/python .ci/constraints $(VENV) $(VENV_TIMM)
 
-clean: clean-docs
+clean:
 	rm -rf $(VENV) $(VENV_TIMM) $(VENV_TOOLS) .pytest_cache .mypy_cache .ruff_cache .hypothesis
