@@ -24,6 +24,11 @@ help:
 	@echo "make sanitize   the kernel's tests with address and undefined-behaviour sanitizers (needs g++)"
 	@echo "make check      format, lint and types"
 	@echo "make format     put the code into shape"
+	@echo "make docs       the site, into site/ (makes .venv-docs); a broken link or reference is an error"
+	@echo "make docs-serve the site at http://localhost:8000, while pages are edited"
+	@echo "make pictures   the drawn pictures of the site"
+	@echo "make dist       wheel and sdist, into dist/"
+	@echo "make test-dist  the wheel in a clean environment, with torch and numpy alone"
 	@echo "make bench      speed of the operations, as ratios, into bench/results/"
 	@echo "make constraints  pin all that the packages in constraints.txt bring along, as installed here"
 	@echo "make clean      remove .venv, .venv-timm, .venv-monai, .venv-tools and caches"
@@ -96,6 +101,35 @@ format: $(INSTALLED)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(if $(CLANG_FORMAT),$(CLANG_FORMAT) -i src/quarterturn/kernel/src/*)
+
+VENV_DOCS := .venv-docs
+INSTALLED_DOCS := $(VENV_DOCS)/.installed
+.PHONY: docs docs-serve pictures dist test-dist clean-docs
+# Not in .venv: what makes the site reads the code without running it, and needs neither torch nor the lab.
+$(INSTALLED_DOCS): pyproject.toml constraints.txt
+	test -x $(VENV_DOCS)/bin/python || $(PYTHON) -m venv $(VENV_DOCS)
+	$(VENV_DOCS)/bin/python -m pip install -q -c constraints.txt $(shell $(PYTHON) .ci/extra docs)
+	touch $@
+
+docs: $(INSTALLED_DOCS)
+	$(VENV_DOCS)/bin/python .ci/site
+
+docs-serve: $(INSTALLED_DOCS)
+	$(VENV_DOCS)/bin/zensical serve
+
+pictures: $(INSTALLED)
+	cd docs/pictures && for script in draw_*.py; do ../../$(BIN)/python $$script; done
+
+dist: $(INSTALLED)
+	rm -rf dist
+	$(BIN)/python -m hatchling build -t sdist -t wheel
+
+test-dist: dist
+	$(PYTHON) .ci/test-dist dist
+
+clean: clean-docs
+clean-docs:
+	rm -rf $(VENV_DOCS) site dist .cache
 
 bench: $(INSTALLED)
 	$(BIN)/python bench/ops.py

@@ -319,7 +319,7 @@ def test_the_report_is_one_page_that_needs_nothing_else(finished: Path, tmp_path
     page = report(finished, tmp_path).read_text()
     outside = re.findall(r'(?:src|href)="(?!#)[^"]*"|url\((?!#|\'#|"#)[^)]*\)|@import|<script', page)
     assert [found for found in outside if not found.startswith(('href="data:', 'xlink:href="data:'))] == []
-    for title in ("Rotation sensitivity", "Predictions for rotated test images", "Learnt filters of roll-all-quarter"):
+    for title in ("Rotation sensitivity", "Predictions for rotated test images", "Confusion matrix"):
         assert title in page
     assert (tmp_path / "synthetic.csv").exists()
     assert "| pool-mean | 2 |" in (tmp_path / "report.md").read_text()

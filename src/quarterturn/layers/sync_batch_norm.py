@@ -15,9 +15,9 @@ def sync_batch_norm(net: Net, on: bool = True) -> Net:
     """Let every batch norm of a network take its statistics over all processes of torch.distributed; gives the network.
 
     In training, a batch that is split over processes is then normalised as it would be in one. Statistics of our norms
-    run over orientations too. The network is changed in place: parameters, buffers and their names stay. It works with
-    any backend, gloo on CPUs included, which torch's SyncBatchNorm does not. timm's norms with an activation are known
-    too. `on=False` switches it off again.
+    run over orientations too. The network `net` is changed in place: parameters, buffers and their names stay. It works
+    with any backend, gloo on CPUs included, which torch's SyncBatchNorm does not. timm's norms with an activation are
+    known too. `on=False` switches it off again.
 
     >>> from quarterturn import C4
     >>> net = sync_batch_norm(nn.Sequential(BatchNorm(C4, 8, rotate="filters"), nn.BatchNorm2d(8)))
