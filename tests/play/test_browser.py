@@ -55,7 +55,7 @@ def start() -> Iterator[Start]:
     yield started
     for process in processes:
         process.terminate()
-        process.wait(timeout=PATIENCE)
+        process.communicate(timeout=PATIENCE)  # closes the pipe, too
 
 
 @pytest.fixture(params=[1280, 390])
@@ -126,7 +126,7 @@ def test_the_pair(start: Start, browser: Any, tmp_path: Path) -> None:
 
     before = _answers(browser)
     file = tmp_path / "mine.png"
-    Image.fromarray(organism(7, 90)[0][:, :70]).save(file)
+    Image.fromarray(organism(4, 90)[0][:, :70]).save(file)
     browser.find_element(By.CSS_SELECTOR, "input[type=file]").send_keys(str(file))
     upright = _until(lambda: (found := _answers(browser)) and found != before and found)
 

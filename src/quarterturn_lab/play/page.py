@@ -8,7 +8,7 @@ from quarterturn_lab.play.pair import organism
 from quarterturn_lab.play.player import Picture, Player, Square, picture_of
 
 CANVAS = 256  # pixels of the side of a drawing
-FIRST = 3  # the organism that is there at the start
+FIRST = 4  # the organism that is there at the start
 
 TWO = (
     "Turn the picture. Both networks learnt the same ten kinds of organisms, from the same drawings, equally often. At "
@@ -22,7 +22,7 @@ def page(players: list[Player]) -> "gr.Blocks":
     """The page of one network or of two."""
     first = players[0]
     inverted = first.card.settings.invert
-    start, kind = organism(FIRST, CANVAS if first.card.is_dense else max(first.card.settings.side, 64))
+    start, kind = organism(FIRST, CANVAS if first.card.is_dense else first.card.settings.side)
     start = 255 - start if inverted else start
     ground = np.full((CANVAS, CANVAS, 3), 255 if inverted else 0, dtype=np.uint8)
 
@@ -45,7 +45,13 @@ def page(players: list[Player]) -> "gr.Blocks":
             with gr.Column(scale=2, min_width=300):
                 with gr.Tab("Drop"):
                     dropped = gr.Image(
-                        start, type="numpy", sources=["upload", "clipboard"], label="Drop an image here", height=280
+                        start,
+                        type="numpy",
+                        sources=["upload", "clipboard"],
+                        label="Drop an image here",
+                        height=280,
+                        format="png",
+                        elem_id="dropped",
                     )
                     next_one, about = gr.Button("Another organism"), gr.Markdown(f"A drawn organism: {kind}")
                 with gr.Tab("Draw"):
@@ -71,6 +77,7 @@ def page(players: list[Player]) -> "gr.Blocks":
         seen = [square, answers, turns, line]
         quiet = {"show_progress": "hidden", "api_visibility": "private"}
         dropped.change(take, [dropped, angle], seen, **quiet)
+        dropped.upload(lambda: "", None, about, **quiet)  # it is no organism of ours
         use.click(take, [drawn, angle], seen, **quiet)
         next_one.click(another, [count], [count, dropped, about], **quiet)
         angle.change(show, [square, angle], answers, trigger_mode="always_last", **quiet)

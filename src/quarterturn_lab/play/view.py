@@ -22,11 +22,15 @@ STYLE = """
 .qt .bar span { flex: 1; position: relative; overflow-wrap: anywhere; }
 .qt .bar b { position: relative; font-variant-numeric: tabular-nums; }
 .qt p { margin: 8px 0 0; }
-.qt-turns { overflow-x: auto; }
-.qt-turns table { border-collapse: collapse; }
-.qt-turns td, .qt-turns th { padding: 4px 14px 4px 0; text-align: right; font-variant-numeric: tabular-nums; }
-.qt-turns td:first-child, .qt-turns th:first-child { text-align: left; }
-.qt-curve svg { width: 100%; height: auto; background: #fff; border-radius: 8px; }
+.qt-turns table { border-collapse: collapse; margin: 0; border: 0 !important; }
+.qt-turns tr td, .qt-turns tr th { border: 0; border-bottom: 1px solid #8884; padding: 5px 0 5px 18px; }
+.qt-turns tr { border: 0 !important; }
+.qt-turns tr td, .qt-turns tr th { text-align: right; }
+.qt-turns tr td:first-child, .qt-turns tr th:first-child { text-align: left; padding-left: 0; }
+.qt-turns td { font-variant-numeric: tabular-nums; }
+.qt-curve { overflow-x: auto; }
+.qt-curve svg { width: 100%; min-width: 560px; height: auto; background: #fff; border-radius: 8px; }
+#dropped img { width: 100%; height: 100%; object-fit: contain; image-rendering: pixelated; }
 """
 
 
