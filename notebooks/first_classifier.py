@@ -136,13 +136,11 @@ axes[0].set_ylabel("largest probability, 12 images")
 figure.tight_layout()
 
 # %% [markdown]
-# The lines of the equivariant network are flat. It still holds after training, to the last digits of float64:
+# The lines of the equivariant network are flat. It still holds after training, to the last digits of float64.
+#
+# **Next**: one command for your own folder of images, `quarterturn fit DIR`; a network of your own, `docs/convert.md`.
 
 # %%
 qt.assert_equivariant(networks["equivariant"].double(), qt.C4, examples)
 assert np.abs(found["equivariant"] - found["equivariant"][0]).max() < 1e-5
 assert np.abs(found["ordinary"] - found["ordinary"][0]).max() > 0.1
-
-# %% [markdown]
-# **Next**: one command for your own folder of images, `quarterturn fit DIR`; a network of your own,
-# `docs/convert.md`.

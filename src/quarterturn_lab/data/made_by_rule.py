@@ -34,7 +34,7 @@ def cells(count: int, side: int = 48, seed: int = 0) -> tuple[Images, NDArray[np
 
 
 def filaments(count: int, side: int = 33, seed: int = 0) -> tuple[Images, NDArray[np.float32]]:
-    """Images of a filament that is thick at its head, and the direction of its head `(N, 2)`: right and down.
+    """Images of a filament that is thick at its head, and the direction of its head `(N, 2)`: down and right.
 
     >>> images, directions = filaments(3)
     >>> images.shape, bool(np.allclose(np.hypot(*directions.T), 1))
@@ -50,7 +50,7 @@ def filaments(count: int, side: int = 33, seed: int = 0) -> tuple[Images, NDArra
         width = 0.05 + 0.06 * (1 + along) / 2
         distance = np.hypot(u - along * length, v - rng.uniform(-0.1, 0.1) * (1 - along**2))
         images[number, 0] = 0.8 * ((width - distance) * side / 3 + 0.5).clip(0, 1) + rng.normal(0, 0.08, x.shape)
-        directions[number] = np.cos(angle), np.sin(angle)
+        directions[number] = np.sin(angle), np.cos(angle)
     return images, directions
 
 
