@@ -9,16 +9,20 @@ VENV_MONAI := .venv-monai
 INSTALLED_MONAI := $(VENV_MONAI)/.installed
 VENV_TOOLS := .venv-tools
 INSTALLED_TOOLS := $(VENV_TOOLS)/.installed
+VENV_PLAY := .venv-play
+INSTALLED_PLAY := $(VENV_PLAY)/.installed
 KERNEL := hatch_build.py $(wildcard src/quarterturn/kernel/src/*) $(addprefix src/quarterturn/kernel/,border.py compiler.py)
 CLANG_FORMAT := $(shell command -v clang-format)
 
-.PHONY: help demo test test-timm test-monai test-tools test-slow fuzz sanitize check format bench constraints clean
+.PHONY: help demo test test-timm test-monai test-tools test-play test-slow notebooks fuzz sanitize check format bench constraints clean
 help:
 	@echo "make demo       three networks on built-in images, a table and a report, in minutes"
 	@echo "make test       the whole test suite (makes .venv first where there is none)"
 	@echo "make test-timm  networks of timm, torchvision and segmentation_models_pytorch (makes .venv-timm)"
 	@echo "make test-monai networks for volumes: MONAI, nnU-Net and torchvision (makes .venv-monai)"
 	@echo "make test-tools exported packages in bioimageio.core and WSInfer (makes .venv-tools)"
+	@echo "make test-play  the page of quarterturn play in a browser (makes .venv-play)"
+	@echo "make notebooks  execute all notebooks again, and write them with their outputs"
 	@echo "make test-slow  longer checks, run before a change is called done"
 	@echo "make fuzz       damaged files, guided by the lines they reach, for ten minutes (installs atheris)"
 	@echo "make sanitize   the kernel's tests with address and undefined-behaviour sanitizers (needs g++)"
@@ -31,7 +35,7 @@ help:
 	@echo "make test-dist  the wheel in a clean environment, with torch and numpy alone"
 	@echo "make bench      speed of the operations, as ratios, into bench/results/"
 	@echo "make constraints  pin all that the packages in constraints.txt bring along, as installed here"
-	@echo "make clean      remove .venv, .venv-timm, .venv-monai, .venv-tools and caches"
+	@echo "make clean      remove .venv and the other environments, and caches"
 
 $(INSTALLED): pyproject.toml constraints.txt $(KERNEL)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -72,8 +76,23 @@ $(INSTALLED_TOOLS): tests/tools/requirements.txt
 test-tools: $(INSTALLED) $(INSTALLED_TOOLS)
 	$(BIN)/python -m pytest -m slow tests/tools
 
-test-slow: $(INSTALLED) $(INSTALLED_TIMM) $(INSTALLED_MONAI) $(INSTALLED_TOOLS)
+# gradio takes older versions of two packages than the others: tests/play/requirements.txt has them.
+$(INSTALLED_PLAY): pyproject.toml constraints.txt tests/play/requirements.txt $(KERNEL)
+	test -x $(VENV_PLAY)/bin/python || $(PYTHON) -m venv $(VENV_PLAY)
+	grep -vE '^(pillow|tomlkit)==' constraints.txt > $(VENV_PLAY)/constraints.txt
+	$(VENV_PLAY)/bin/python -m pip install -q -c $(VENV_PLAY)/constraints.txt -r tests/play/requirements.txt -e ".[play,onnx]"
+	touch $@
+
+test-play: $(INSTALLED_PLAY)
+	$(VENV_PLAY)/bin/python -m pytest -m slow tests/play
+
+notebooks: $(INSTALLED) $(INSTALLED_TIMM)
+	$(BIN)/python notebooks/execute.py
+	$(VENV_TIMM)/bin/python notebooks/execute.py convert_timm
+
+test-slow: $(INSTALLED) $(INSTALLED_TIMM) $(INSTALLED_MONAI) $(INSTALLED_TOOLS) $(INSTALLED_PLAY)
 	$(BIN)/python -m pytest -m slow
+	$(VENV_PLAY)/bin/python -m pytest -m slow tests/play
 	$(VENV_TIMM)/bin/python -m pytest -m slow -n auto tests/timm
 	$(VENV_MONAI)/bin/python -m pytest -m "slow or not slow" -n auto tests/monai
 
@@ -150,4 +169,4 @@ constraints: $(INSTALLED) $(INSTALLED_TIMM) $(INSTALLED_MONAI)
 	$(BIN)/python .ci/constraints $(VENV) $(VENV_TIMM) $(VENV_MONAI)
 
 clean:
-	rm -rf $(VENV) $(VENV_TIMM) $(VENV_MONAI) $(VENV_TOOLS) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis

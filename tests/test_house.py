@@ -55,6 +55,7 @@ LAB = [
     "report",
     "studies",
     "fit",
+    "play",
     "cli",
 ]
 PACKAGES = {"quarterturn": LIBRARY, "quarterturn_lab": LAB}

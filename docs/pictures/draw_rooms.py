@@ -54,6 +54,7 @@ WHAT = {
         "report": "tables, figures, HTML",
         "studies": "records to pages",
         "fit": "a folder to a network",
+        "play": "a page to turn pictures on",
         "cli": "the command line",
     },
 }

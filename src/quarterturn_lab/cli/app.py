@@ -442,6 +442,26 @@ def demo(*, runs_dir: Path = Path("runs/demo"), jobs: int | None = None) -> None
 
 
 @app.command
+def play(source: Path | None = None, *, port: int = 7860, trust: TrustOptions = CAUTIOUS) -> None:
+    """Open a page on this machine: turn a picture, and see what an ordinary and an equivariant network say.
+
+    The first start trains the two networks on drawn organisms, in about a minute. Needs the extra play.
+
+    Example: quarterturn play
+
+    Parameters
+    ----------
+    source
+        The run directory of your own network, or an ONNX file from `quarterturn export`, to play with instead.
+    port
+        Port of the page; 0 takes any that is free. Only this machine can open it.
+    """
+    from quarterturn_lab.cli.play import play as serve
+
+    serve(source, port, trust)
+
+
+@app.command
 def doctor() -> None:
     """Check the installation: packages, processor, GPU, compiled kernel.
 

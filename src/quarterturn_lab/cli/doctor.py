@@ -28,6 +28,7 @@ EXTRAS = {
     "astropy": 'pip install "quarterturn[fits]", for FITS images',
     "tifffile": 'pip install "quarterturn[tiff]", for TIFF images with many channels',
     "tensorboard": 'pip install "quarterturn[tensorboard]", for --tensorboard',
+    "gradio": 'pip install "quarterturn[play]", for play',
 }
 
 
