@@ -106,17 +106,6 @@ def capture(
 
 
 @contextmanager
-def without_new_attributes(model: nn.Module) -> Iterator[None]:
-    """Take from the model what tracing puts there: the tensors that its code makes of nothing, as torch.tensor does."""
-    before = set(vars(model))
-    try:
-        yield
-    finally:
-        for name in set(vars(model)) - before:
-            delattr(model, name)
-
-
-@contextmanager
 def _without_stand_ins(model: nn.Module) -> Iterator[None]:
     """Take back what the code of modules keeps while it is traced, as in caches: stand-ins, no tensors."""
     before = [(module, dict(vars(module))) for module in model.modules()]
