@@ -177,7 +177,7 @@ def _meaning(files: tuple[tuple[Path, int, int], ...], task: str, max_pixels: in
         values.remove(LEFT_OUT)
     note = ", without pixels of value 255" if void else ""
     if names and max(values) < len(names):
-        return Meaning(task, names, (), void, f"names from {NAMES}{note}")
+        return Meaning(task, names, (), void, f"names as given{note}")
     if names and len(names) != len(values):
         raise DataError(f"{NAMES} has {len(names)} names, but the masks have {len(values)} values: {values[:8]}")
     if len(values) > CLASSES:

@@ -121,7 +121,9 @@ def spacing(path: Path, given: tuple[float, ...], limit: int) -> tuple[float, ..
     """The size of a voxel along each axis in mm: what the file says, or else what is given."""
     found = header(path, limit).spacing or given
     if len(found) != 3 or not all(np.isfinite(size) and size > 0 for size in found):
-        raise DataError(f"{path} does not say how large its voxels are: give --spacing, such as --spacing 1 1 3 in mm")
+        raise DataError(
+            f"{path} does not say how large its voxels are: give it in mm, such as --spacing 1 --spacing 1 --spacing 3"
+        )
     return found
 
 

@@ -247,7 +247,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "textures in cells of random orientation, drawn by a program; needs no files",
         replace(VOLUMES, side=16, stages=((48,), (96,)), hidden=(48,), outputs=3),
         "synthetic-volumes",
-        ("baseline", "roll-octa"),
+        ("baseline", "roll-octa", "roll-octa-wide"),
         {**VOLUME_RECIPE, "eval_points": 1, "validation": 0.1, "augment": {**VOLUME_WARPS, "turn": 0.0, "zoom": 1.0}},
         task="regions",
         faster=True,
