@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +15,7 @@ from quarterturn_lab.training import training_run
 
 Progress = Callable[[str, int, int, float], None]  # name, step, all steps, loss
 EPOCHS = 30
-PAIR = {
+PAIR: dict[str, tuple[str, dict[str, Any]]] = {
     "baseline": ("An ordinary network", {}),
     "roll-all-quarter": ("An equivariant network", {"rotate": "filters"}),
 }
@@ -30,7 +32,7 @@ def pair(progress: Progress) -> list[Player]:
     for row, (title, options) in PAIR.items():
         config = config_for("synthetic", row, epochs=EPOCHS, **options)
         directory = place() / f"{row}-{config.epochs}-epochs"
-        training_run.run(config, directory, lambda step, total, loss, name=title: progress(name, step, total, loss))
+        training_run.run(config, directory, partial(progress, title))
         players.append(replace(player_of(directory), title=title))
     return players
 

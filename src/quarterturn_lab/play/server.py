@@ -53,7 +53,7 @@ def serve(players: list[Player], listening: socket.socket, ready: Callable[[str]
         app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=NAMES)
 
-        @app.middleware("http")  # type: ignore[misc]
+        @app.middleware("http")  # type: ignore[untyped-decorator]
         async def only_here(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
             response = await call(request)
             response.headers["Content-Security-Policy"] = ONLY_HERE
