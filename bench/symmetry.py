@@ -25,6 +25,7 @@ from quarterturn_lab.fit.request import Request
 from quarterturn_lab.progress import Bars
 
 IMAGES = 2860  # of the sets that are made here: two thousand to train on
+FEW = 1200
 
 
 def digits(data: Path, folder: Path, turned: bool = False) -> Path:
@@ -35,10 +36,10 @@ def digits(data: Path, folder: Path, turned: bool = False) -> Path:
     return in_class_folders(images, [str(label) for label in labels], folder, angles)
 
 
-def pairs(_: Path, folder: Path) -> Path:
+def pairs(_: Path, folder: Path, images: int = IMAGES, side: int = 48) -> Path:
     """The built-in shapes, each with its mirror image as another class."""
-    labels = np.arange(IMAGES) % len(CLASSES)
-    return in_class_folders(draw(labels, 48), [CLASSES[label] for label in labels], folder)
+    labels = np.arange(images) % len(CLASSES)
+    return in_class_folders(draw(labels, side), [CLASSES[label] for label in labels], folder)
 
 
 def in_class_folders(
@@ -59,12 +60,19 @@ SETS: dict[str, tuple[str, Make, dict[str, Any]]] = {
     "digits": ("none", digits, {}),
     "turned digits": ("C4", lambda data, folder: digits(data, folder, turned=True), {}),
     "mirrored pairs": ("C4", pairs, {}),
+    "few mirrored pairs": ("C4", lambda data, folder: pairs(data, folder, FEW, 64), {}),
     "plankton": ("D4", lambda data, _: data / "plankton" / "train", {"train_size": 2000, "side": 48}),
     "galaxies": ("D4", lambda data, _: data / "galaxies", {"side": 48}),
     "nuclei": ("D4", lambda data, _: data / "nuclei", {"side": 64, "tiles": 4}),
     "roads": ("D4", lambda data, _: data / "mass_roads", {"side": 64}),
 }
-NEEDED = {"digits": "mnist", "turned digits": "mnist", "mirrored pairs": ".", "roads": "mass_roads"}
+NEEDED = {
+    "digits": "mnist",
+    "turned digits": "mnist",
+    "mirrored pairs": ".",
+    "few mirrored pairs": ".",
+    "roads": "mass_roads",
+}
 
 
 def choice(name: str, data: Path, epochs: int) -> dict[str, object]:

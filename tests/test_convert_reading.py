@@ -45,6 +45,38 @@ def test_layers_that_reading_would_leave_out_are_named(question: Any, gate: floa
         qt.convert(net, qt.C4, example=torch.randn(2, 3, 16, 16))
 
 
+def test_code_may_ask_torchscript_whether_it_has_a_tensor() -> None:
+    net, x = Asking(lambda y: torch.jit.isinstance(y, torch.Tensor)).double(), torch.randn(2, 3, 16, 11).double()
+    converted = qt.convert(net, qt.D4, example=x)
+    assert isinstance(converted.get_submodule("b"), qt.RollConv)
+    qt.assert_equivariant(converted, qt.D4, x)
+
+
+class Chequered(nn.Module):
+    """Whether maps are padded is computed with numpy, of their sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Conv2d(3, 8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        missing = (-np.array(x.shape[2:])) % 4
+        if missing.any():
+            x = F.pad(x, (0, int(missing[1]), 0, int(missing[0])))
+        return F.avg_pool2d(self.a(x), int(np.ceil(x.shape[2] / 4)) // 2)
+
+
+def test_sizes_may_be_numbers_of_numpy() -> None:
+    net = Chequered().double()
+    for group, *sides in ((qt.D4, 16, 16), (qt.D4, 15, 15), (qt.C2, 13, 22)):
+        x = torch.randn(2, 3, *sides, dtype=torch.float64)
+        converted = qt.convert(net, group, example=x)
+        assert converted(x).shape == net(x).shape
+        qt.assert_equivariant(converted, group, x)
+    with pytest.raises(qt.ConversionError, match="decides by sizes"):
+        qt.convert(net, qt.D4)
+
+
 def test_functions_that_reading_would_leave_out_are_found() -> None:
     class Doubling(nn.Sequential):
         def forward(self, x: Tensor) -> Tensor:
@@ -111,6 +143,67 @@ def test_the_model_is_left_without_traces() -> None:
 
 
 # --- what a network may be given --------------------------------------------------------------------------------------
+
+
+class Lazy(nn.Module):
+    """Attention between patches, with a table of their distances that is made at the first run, and kept in some way.
+
+    What comes of the table goes through a linear layer, or is multiplied with a parameter before it is kept.
+    """
+
+    def __init__(self, keep: str) -> None:
+        super().__init__()
+        self.keep = keep
+        self.patches, self.qk, self.v = nn.Conv2d(3, 16, 4, 4), nn.Linear(16, 32), nn.Linear(16, 16)
+        self.scale, self.of_distance, self.last = nn.Parameter(torch.ones(3)), nn.Linear(3, 1), nn.Linear(16, 5)
+        self.kept: dict[str, Tensor] = {}
+        if keep == "buffer":
+            self.register_buffer("table", torch.zeros(1, 1, 3), persistent=False)
+        elif keep in ("attribute", "learnt"):
+            self.table = None
+
+    def distances(self, count: int) -> Tensor:
+        if self.keep == "dictionary":
+            if str(count) not in self.kept:
+                self.kept[str(count)] = self.made(count)
+            return self.kept[str(count)]
+        if self.table is None or self.table.shape[1] != count:
+            self.table = self.made(count) * self.scale if self.keep == "learnt" else self.made(count)
+        return self.table
+
+    def made(self, count: int) -> Tensor:
+        side = int(count**0.5)
+        rows, columns = torch.arange(count) // side, torch.arange(count) % side
+        down, right = rows[:, None] - rows, columns[:, None] - columns
+        return torch.stack([down, right, down**2 + right**2], dim=-1).to(self.last.weight.dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        q, k = self.qk(x).chunk(2, dim=-1)
+        near = self.of_distance(self.distances(x.shape[1])).squeeze(-1).softmax(dim=-1)
+        attention = (q @ k.transpose(-2, -1)).softmax(dim=-1) + near
+        return self.last((attention @ self.v(x)).mean(dim=1))
+
+
+@pytest.mark.parametrize("keep", ["buffer", "attribute", "dictionary", "learnt"])
+def test_a_network_that_has_run_is_read_like_a_new_one(keep: str) -> None:
+    x = torch.randn(2, 3, 16, 16, dtype=torch.float64)
+    model = Lazy(keep).double()
+    before = {name: value for name, value in vars(model).items() if not name.startswith("_")}
+    shapes = {name: tuple(buffer.shape) for name, buffer in model.named_buffers()}
+    first, second = (qt.convert(model, qt.D4, example=x) for _ in range(2))
+    assert {name: value for name, value in vars(model).items() if not name.startswith("_")} == before
+    assert {name: tuple(buffer.shape) for name, buffer in model.named_buffers()} == shapes
+    model(torch.cat([x, x], dim=2)[:, :, :24, :8]) if keep == "buffer" else model(x)
+    third = qt.convert(model, qt.D4, example=x)
+    for other in (second, third) if keep != "learnt" else (second,):
+        other.load_state_dict(first.state_dict())
+        assert str(other.graph) == str(first.graph)
+        assert torch.equal(other(x), first(x))
+    qt.assert_equivariant(first, qt.D4, x)
+    if keep == "learnt":
+        first(x).sum().backward()
+        assert first.scale.grad is not None
 
 
 class Options(nn.Module):

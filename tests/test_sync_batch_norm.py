@@ -6,6 +6,7 @@ import pytest
 import torch
 from processes import in_processes
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import quarterturn as qt
 from quarterturn import C4, D4
@@ -13,6 +14,21 @@ from quarterturn.layers.sync_batch_norm import _Synchronised
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 SIZES = (5, 2)  # images of each process
+
+
+class BatchNormAct2d(nn.BatchNorm2d):
+    """As in timm: a dropout and an activation, and a forward that does not ask torch's."""
+
+    def __init__(self, features: int, **options: bool) -> None:
+        super().__init__(features, **options)
+        self.drop, self.act = nn.Identity(), nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        statistics = (self.running_mean, self.running_var)
+        if self.training:
+            self.num_batches_tracked.add_(1)
+        y = F.batch_norm(x, *statistics, self.weight, self.bias, self.training, self.momentum, self.eps)
+        return self.act(self.drop(y))
 
 
 def norms() -> dict[str, tuple[nn.Module, Tensor]]:
@@ -24,6 +40,7 @@ def norms() -> dict[str, tuple[nn.Module, Tensor]]:
         "torch": (nn.BatchNorm2d(4), images),
         "torch, vectors": (nn.BatchNorm1d(4), images[:, :, 0, 0]),
         "torch, no statistics": (nn.BatchNorm2d(4, track_running_stats=False), images),
+        "timm": (BatchNormAct2d(4), images),
         "torch, plain": (nn.BatchNorm2d(4, affine=False, momentum=None), images),
     }
     for group in (C4, D4):

@@ -150,7 +150,10 @@ def made_up(turned: float = 0.0, mirrored: float = 0.0, turning: float = 0.0, **
         ({"turned": 0.8}, "none", True),
         ({"turned": 0.8, "mirrored": 0.8}, "none", True),
         ({"turned": 0.5, "turning": -0.4}, "D4", True),  # turned images are worse, but turning is the better network
-        ({"turned": 0.2, "mirrored": 0.05}, "D4", True),  # clear and too small to matter
+        ({"turned": 0.2, "mirrored": 0.015}, "D4", True),  # clear and too small to matter
+        ({"mirrored": 0.05}, "C4", False),
+        ({"swaps": np.linspace(-0.2, 0.8, 60)}, "C4", False),
+        ({"swaps": np.linspace(-0.5, 0.5, 60)}, "D4", True),
         ({"constant": 1.05}, "C4", False),  # next to nothing was learned
         ({"unresolved": 0.9}, "C4", False),
         ({"images": 12}, "D4", False),

@@ -37,8 +37,9 @@ from quarterturn.errors import ConversionError, OptionError, QuarterturnError
 from quarterturn.errors import unknown as not_known
 from quarterturn.filters import Rotate, check_options
 from quarterturn.fused import with_chains
-from quarterturn.graph.capture import Captured, capture, first_line, without_new_attributes
+from quarterturn.graph.capture import Captured, capture, first_line
 from quarterturn.graph.faithful import check_faithful, layers_of_training, outputs_read
+from quarterturn.graph.first_run import as_it_was, run_once
 from quarterturn.graph.lively import images_like, lively
 from quarterturn.graph.refusal import RefusedParts
 from quarterturn.graph.rewrite import rewrite
@@ -128,9 +129,10 @@ def convert(
     example = match[:2] if example is None and match is not None else example
     model = _with_method(model, method)
     search = PlainSearch(model, plain, automatic=unknown == "plain")
-    with without_new_attributes(model):
+    with as_it_was(model):
         with in_eval_mode(model), torch.no_grad():
             inputs = example_inputs(model, group, example)
+            run_once(model, inputs)
         reader = _Reader(model, inputs, search, may_decide=example is not None)
         while True:
             try:

@@ -37,11 +37,12 @@ from quarterturn._convert.axes import (
     are_framed,
     axis_size,
     broadcast,
+    maps_of,
 )
 from quarterturn._convert.computed_filters import computed_filters
 from quarterturn._convert.equivariant_writer import EquivariantWriter, pointwise_layer
 from quarterturn._convert.function_calls import Call, asks_for_sizes, node_of, same_call
-from quarterturn._convert.helper_layers import AtLeastFloat
+from quarterturn._convert.helper_layers import AtLeastFloat, CopiedFeatures
 from quarterturn._convert.one_example import depends_on_examples, of_one_example
 from quarterturn._convert.position_tables import is_table, position_table
 from quarterturn._convert.tracked_value import (
@@ -54,7 +55,7 @@ from quarterturn._convert.tracked_value import (
     values_in,
     with_smaller_maps,
 )
-from quarterturn._convert.widths import Features
+from quarterturn._convert.widths import Features, channels
 from quarterturn.graph.pointwise import is_pointwise
 from quarterturn.graph.refusal import Refusal
 from quarterturn.graph.torch_functions import (
@@ -237,6 +238,8 @@ def _on_ordinary_tensors(w: EquivariantWriter, node: fx.Node, args: Any, kwargs:
         return _sizes_of_ordinary(w, node, new, example)
     if isinstance(example, tuple | list):
         return tuple(ordinary_tensor(item, w.function(operator.getitem, new, i)) for i, item in enumerate(example))
+    if name_of(node.target) in ("repeat", "expand", "expand_as") and example.dim() == 2 + w.group.dim:
+        return replace(ordinary_tensor(example, new), copies_of=args[0])
     return ordinary_tensor(example, new)
 
 
@@ -276,6 +279,9 @@ def _sizes(call: Call) -> Any:
         if is_token_axis(call.w.group.dim, axis) and value.form == "maps" and value.positions:
             sides = [call.w.method("size", value.node, 2 + i) for i in range(call.w.group.dim)]
             return replace(number(size, call.w.function(math.prod, sides)), axes=(axis,))
+        if axis and all(isinstance(c, Position | Cut) for c in axis) and value.form == "maps":
+            sides = [c.size if isinstance(c, Cut) else call.w.method("size", value.node, 2 + c.axis) for c in axis]
+            return replace(number(size, call.w.function(math.prod, sides)), axes=(axis,))
         if axis and isinstance(axis[0], Batch) and all(isinstance(c, Position | Cut | Own) for c in axis[1:]):
             return replace(number(size), axes=(axis,), for_one=axis_size(axis[1:]))
         same = all(isinstance(c, Extra | Spread | Cut) for c in axis)  # numbers of features and examples differ there
@@ -305,7 +311,12 @@ def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
     """Tensors are brought to one layout, and parameters for each channel or position to the same."""
     w, path = call.w, call.path
     call, values = _one_of_each(call, values)
-    tensors = {id(v): w.with_orientations(v, path) for v in values if v.kind != "constant"}
+    meets = any(v.kind == "oriented" for v in values)
+    tensors = {
+        id(v): _fewer_copies(w, v, path) if meets and v.copies_of is not None else w.with_orientations(v, path)
+        for v in values
+        if v.kind != "constant"
+    }
     strips = _are_alike_strips(list(tensors.values()))
     if not strips:
         tensors = {key: w.strip_as_maps(v, path) for key, v in tensors.items()}
@@ -351,6 +362,20 @@ def _pointwise(call: Call, values: list[TrackedValue]) -> TrackedValue:
         return w.feature_parameter(value, first) if value in constants else node_of(value)
 
     return result(first, same_call(w, call.node, call.args, call.kwargs, found), call.example)
+
+
+def _fewer_copies(w: EquivariantWriter, value: TrackedValue, path: str) -> TrackedValue:
+    """Channels of the input again and again, beside features: as many of them as there are features, not channels."""
+    base, features = value.copies_of, channels(value.shape[1])
+    if base is None or w.widths.of(features) < base.shape[1]:  # some would be left out
+        return w.with_orientations(value, path)
+    options = w.group, base.shape[1]
+    node = w.helper(
+        f"{path}.copies",
+        lambda: CopiedFeatures(*options, w.widths.of(features), w.rotate),
+        w.with_orientations(base, path).node,
+    )
+    return TrackedValue("oriented", node, value.example, maps_of(value.example, features))
 
 
 def _one_of_each(call: Call, values: list[TrackedValue]) -> tuple[Call, list[TrackedValue]]:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quarterturn import ops
+from quarterturn.errors import OptionError
 from quarterturn.filters import Rotate, check_rotate
 from quarterturn.groups import Element, Group
 from quarterturn.layers.beside import to_batch, to_features
@@ -37,6 +38,30 @@ class SomeFeatures(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.group.name}, {self.start}, {self.stop}, rotate={self.rotate!r}"
+
+
+class CopiedFeatures(nn.Module):
+    """Some features again and again, until there are as many as wanted.
+
+    >>> from quarterturn import C4
+    >>> CopiedFeatures(C4, features=3, copies=8, rotate="filters")(torch.zeros(1, 12, 9, 9)).shape
+    torch.Size([1, 32, 9, 9])
+    """
+
+    def __init__(self, group: Group, features: int, copies: int, rotate: Rotate = "maps") -> None:
+        super().__init__()
+        check_rotate(rotate)
+        if copies < features:
+            raise OptionError(f"{features} features have no room in {copies}: use wider layers")
+        self.group, self.features, self.copies, self.rotate = group, features, copies, rotate
+
+    def forward(self, x: Tensor) -> Tensor:
+        step = self.group.order if self.rotate == "filters" else 1
+        times = math.ceil(self.copies / self.features)
+        return torch.cat([x] * times, dim=1).narrow(1, 0, self.copies * step)
+
+    def extra_repr(self) -> str:
+        return f"{self.group.name}, {self.features}, {self.copies}, rotate={self.rotate!r}"
 
 
 class _Moving(nn.Module):

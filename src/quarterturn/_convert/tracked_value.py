@@ -58,6 +58,7 @@ class TrackedValue:
     computed: Callable[[Callable[["TrackedValue"], Any]], Any] | None = None  # writes a constant of others, by number
     detached: bool = False  # a constant through which nothing learns
     single: "TrackedValue | None" = None  # of a constant with a copy for each example, one of them
+    copies_of: "TrackedValue | None" = None  # of an ordinary tensor: that whose channels it has again and again
     for_one: Any = None  # of a number or constant that depends on how many examples there are: what it is for one
 
     @property

@@ -19,7 +19,8 @@ from quarterturn._export.rewriter import PlainRewriter
 from quarterturn._wrap import Wrapped
 from quarterturn.check import in_eval_mode, largest_difference
 from quarterturn.errors import ConversionError, ShapeError
-from quarterturn.graph.capture import capture, without_new_attributes
+from quarterturn.graph.capture import capture
+from quarterturn.graph.first_run import as_it_was
 from quarterturn.graph.rewrite import rewrite
 from quarterturn.graph.verify import error_beyond_rounding
 from quarterturn.layers.plain_part import PlainPart
@@ -49,7 +50,7 @@ def to_plain(
     if isinstance(model, Wrapped):
         return _of_wrapped(model, example, dynamic, fold)
     model = _turning_filters(model)
-    with in_eval_mode(model), torch.no_grad(), without_new_attributes(model):
+    with in_eval_mode(model), torch.no_grad(), as_it_was(model):
         inputs = None if example is None else (example,)
         if example is not None:
             _check_that_it_takes(model, example)

@@ -7,10 +7,12 @@ the code may ask for numbers of axes and, where it is allowed to, decide by size
 import functools
 import inspect
 import operator
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, fx, nn
 
@@ -85,7 +87,7 @@ def capture(
     """
     tracer = _Tracer(is_whole, None if inputs is None else [x.clone() for x in inputs], may_decide, write_out)
     try:
-        with _without_stand_ins(model):
+        with _without_stand_ins(model), _types_of_examples():
             graph = tracer.trace(model)
     except ConversionError:
         raise
@@ -101,17 +103,6 @@ def capture(
             message, {inside: f"torch.fx cannot follow it: {first_line(error)}"}, tracer.callers
         ) from error
     return Captured(model, graph, tracer)
-
-
-@contextmanager
-def without_new_attributes(model: nn.Module) -> Iterator[None]:
-    """Take from the model what tracing puts there: the tensors that its code makes of nothing, as torch.tensor does."""
-    before = set(vars(model))
-    try:
-        yield
-    finally:
-        for name in set(vars(model)) - before:
-            delattr(model, name)
 
 
 @contextmanager
@@ -143,6 +134,22 @@ def _without_stand_ins(model: nn.Module) -> Iterator[None]:
                     vars(module)[name] = attributes[name]
                 else:
                     del vars(module)[name]
+
+
+@contextmanager
+def _types_of_examples() -> Iterator[None]:
+    """Let libraries that ask for the type of a stand-in hear that of its example: `torch.jit.isinstance` and einops."""
+    asked = torch.jit.isinstance
+    torch.jit.isinstance = lambda obj, target_type: asked(fx.node.map_aggregate(obj, _value), target_type)
+    einops = sys.modules.get("einops._backends")
+    known = getattr(einops, "_type2backend", {})  # by type, where it has been asked for it
+    if hasattr(einops, "TorchBackend"):
+        known[_Example] = einops.TorchBackend()
+    try:
+        yield
+    finally:
+        torch.jit.isinstance = asked
+        known.pop(_Example, None)
 
 
 def _check_that_it_runs(model: nn.Module, inputs: Sequence[Tensor]) -> None:
@@ -188,7 +195,9 @@ class _Example(fx.Proxy):
         self.node = self.tracer.create_proxy("call_function", with_part, (self, key, value), {}).node
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        raise fx.proxy.TraceError(f"it {NEW_TENSOR}")
+        if isinstance(self.value, Tensor):
+            raise fx.proxy.TraceError(f"it {NEW_TENSOR}")
+        return numpy.asarray(self._decided(), *args, **kwargs)
 
     def __iter__(self) -> Iterator[Any]:
         items: Any = self

@@ -9,6 +9,7 @@ from quarterturn import ops
 from quarterturn.errors import ShapeError
 from quarterturn.filters import Rotate, as_numbers, check_maps, check_options, join_orientations, split_orientations
 from quarterturn.groups import Group
+from quarterturn.point_groups import SPACE
 
 
 def in_own_frames(x: Tensor, group: Group, layer: Callable[[Tensor], Tensor]) -> Tensor:
@@ -42,7 +43,8 @@ def check_same_shapes(parts: Sequence[Tensor], group: Group) -> None:
     if len(shapes) > 1:
         raise ShapeError(
             f"the orientations of {group.name} come out in different shapes, {' and '.join(map(str, sorted(shapes)))}, "
-            "and cannot be stacked: use the same options for all axes that the group exchanges"
+            "and cannot be stacked: use the same options for all axes that the group exchanges, or a group that does "
+            f"not exchange them{', such as mirrors(1, 2, 3) or about(D4, axis)' if group.dim == SPACE else ''}"
         )
 
 

@@ -1,5 +1,6 @@
 """Batch norms whose statistics run over all processes that share a batch: ours and torch's, on CPUs and GPUs."""
 
+from functools import cache
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
@@ -16,7 +17,8 @@ def sync_batch_norm(net: Net, on: bool = True) -> Net:
 
     In training, a batch that is split over processes is then normalised as it would be in one. Statistics of our norms
     run over orientations too. The network is changed in place: parameters, buffers and their names stay. It works with
-    any backend, gloo on CPUs included, which torch's SyncBatchNorm does not. `on=False` switches it off again.
+    any backend, gloo on CPUs included, which torch's SyncBatchNorm does not. timm's norms with an activation are known
+    too. `on=False` switches it off again.
 
     >>> from quarterturn import C4
     >>> net = sync_batch_norm(nn.Sequential(BatchNorm(C4, 8, rotate="filters"), nn.BatchNorm2d(8)))
@@ -27,14 +29,14 @@ def sync_batch_norm(net: Net, on: bool = True) -> Net:
         name: module for name, module in net.named_modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)
     }
     for name, norm in norms.items():
-        if not isinstance(norm, (BatchNorm, _Synchronised, nn.SyncBatchNorm)) and type(norm) not in SYNCHRONISED:
+        if not isinstance(norm, (BatchNorm, _Synchronised, nn.SyncBatchNorm)) and _twin(type(norm)) is None:
             raise OptionError(
                 f"{name or 'the network'} is a {type(norm).__name__}, a batch norm with code of its own, which cannot "
                 "be synchronised: use BatchNorm1d, 2d or 3d of torch.nn, or quarterturn.BatchNorm"
             )
     for norm in norms.values():
-        if type(norm) in SYNCHRONISED:
-            norm.__class__ = SYNCHRONISED[type(norm)]
+        if twin := _twin(type(norm)):
+            norm.__class__ = twin
         if isinstance(norm, (BatchNorm, _Synchronised)):
             norm.synchronised = on
     return net
@@ -45,12 +47,27 @@ class _Synchronised(nn.modules.batchnorm._BatchNorm):
 
     synchronised = False
 
+    @property
+    def is_shared(self) -> bool:
+        return self.training and self.synchronised and several_processes()
+
     def forward(self, x: Tensor) -> Tensor:
-        if not (self.training and self.synchronised and several_processes()):
+        if not self.is_shared:
             return super().forward(x)
         self._check_input_dim(x)
         mean, var, momentum = running(self)
         return stacked_batch_norm(x, self.num_features, mean, var, self.weight, self.bias, momentum, self.eps, True)
+
+
+class _WithActivation(_Synchronised):
+    """The norm of timm that has a dropout and an activation behind it, in a forward that is all its own."""
+
+    drop: nn.Module
+    act: nn.Module
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        return self.act(self.drop(y)) if self.is_shared else y
 
 
 class _BatchNorm1d(_Synchronised, nn.BatchNorm1d):
@@ -70,3 +87,11 @@ SYNCHRONISED: dict[type, Any] = {
     nn.BatchNorm2d: _BatchNorm2d,
     nn.BatchNorm3d: _BatchNorm3d,
 }
+
+
+@cache
+def _twin(kind: type) -> Any:
+    """The synchronised form of a type of norms, with its layers and options; None if it is not known."""
+    if kind.__name__ == "BatchNormAct2d" and issubclass(kind, nn.BatchNorm2d) and not issubclass(kind, _Synchronised):
+        return type(kind.__name__, (_WithActivation, kind), {"__module__": __name__})
+    return SYNCHRONISED.get(kind)

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from quarterturn_lab.data import cache, images
 from quarterturn_lab.data.dataset import NO_IMAGES, Ragged, Scenes, Settings
 from quarterturn_lab.data.masks import Meaning
-from quarterturn_lab.data.numeric_files import check_size, quiet
+from quarterturn_lab.data.numeric_files import check_size, opened
 from quarterturn_lab.data.read_all import by_stem, check_none_bad, each
 from quarterturn_lab.errors import DataError
 
@@ -125,7 +124,7 @@ def read_labels(path: Path, instances: bool, max_pixels: int) -> NDArray[np.uint
     if fault:
         raise DataError(f"{path} {fault}")
     try:
-        with quiet(), Image.open(path) as image:
+        with opened(path) as image:
             check_size(path, *image.size, max_pixels)
             if not instances and image.mode in ("P", "PA", "LA", "RGBA"):
                 values = np.asarray(image.convert("RGB"))  # ignore transparency

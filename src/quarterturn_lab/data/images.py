@@ -79,7 +79,7 @@ def decoded(path: Path, settings: Settings, scaled: bool = False) -> tuple[Array
     mode = "L" if settings.channels == 1 else "RGB"
     least = max(settings.side, settings.longest or settings.side)
     try:
-        with numeric_files.quiet(), Image.open(path) as image:  # no warning for Pillow's own pixel limit
+        with numeric_files.opened(path) as image:
             width, height = image.size
             if width * height <= settings.max_pixels:
                 if settings.rules == 2:

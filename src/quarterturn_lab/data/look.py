@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from quarterturn_lab.data import images, numeric_files
 from quarterturn_lab.data.dataset import DENSE, Settings
@@ -192,7 +191,7 @@ def _picture_header(path: Path, max_pixels: int) -> Header:
         raise DataError(f"{path} {fault}")
     is_tiff = path.suffix.lower() in numeric_files.TIFF
     try:
-        with Image.open(path) as image:
+        with numeric_files.opened(path) as image:
             bits, frames = numeric_files.bits_of(image), getattr(image, "n_frames", 1)
             more = numeric_files.has_more_channels(image) or image.mode not in PLAIN
             if not is_tiff or (frames == 1 and bits <= 8 and not more):

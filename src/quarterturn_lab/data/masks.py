@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 from scipy import ndimage  # type: ignore[import-untyped]
 
 from quarterturn_lab.data import images, numeric_files
@@ -94,7 +93,7 @@ def values_of(path: Path, max_pixels: int) -> Map:
 def _stored(path: Path, max_pixels: int) -> tuple[NDArray[Any], bool]:
     """The array of a file, and whether its compression changes values. Transparency is left out."""
     try:
-        with numeric_files.quiet(), Image.open(path) as image:
+        with numeric_files.opened(path) as image:
             numeric_files.check_size(path, *image.size, max_pixels)
             frames = getattr(image, "n_frames", 1)
             if frames == 1:
@@ -202,7 +201,7 @@ def _task(values: list[int], by_map: list[list[int]], paths: list[Path], max_pix
 
 def _has_16_bits(path: Path) -> bool:
     try:
-        with Image.open(path) as image:
+        with numeric_files.opened(path) as image:
             return numeric_files.bits_of(image) > 8
     except images.UNREADABLE:  # read as numbers
         return True

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from quarterturn_lab.data import tiff_structure
 from quarterturn_lab.errors import DataError
 
 FITS = frozenset({".fits", ".fit", ".fts"})
@@ -141,6 +142,16 @@ def quiet() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def opened(path: Path) -> Iterator[Image.Image]:
+    """An image file as Pillow opens it, without its warnings. What TIFF files claim is looked at first."""
+    logging.getLogger("PIL").setLevel(logging.CRITICAL)
+    with quiet():
+        tiff_structure.check(path)
+        with Image.open(path) as image:
+            yield image
+
+
 def too_many_pixels(path: Path, width: int, height: int, limit: int) -> str:
     what = f"{path} has {width} x {height} pixels, more than the limit of {limit:,}"
     return f"{what}: make it smaller, or raise --max-pixels"
@@ -213,18 +224,17 @@ def _tiff_header(path: Path) -> tuple[tuple[int, ...], np.dtype[Any], str]:
 def _tiff(path: Path, limit: int, rules: int) -> NDArray[Any]:
     """All samples of the first image; pages of the same size are channels, but not slices or times by the new rules."""
     try:
-        opened = opened_tiff(path)
+        file = opened_tiff(path)
     except Missing:
         return _picture(path, limit, rules, "tifffile")
-    with opened as file:
+    with file:
         series = file.series[0]
         shape, axes = _moved(series)
         if rules > 1:
             _check_stack(path, shape, axes)
         channels, height, width = _three_axes(path, shape)
         check_size(path, width, height, limit, channels)
-        if series.nbytes > path.stat().st_size * (8 if int(series.keyframe.compression) == 1 else DENSEST):
-            raise ValueError(f"it is too short for {series.nbytes:,} bytes of pixels")
+        check_length(path, series)
         array = series.asarray()
     places = (series.axes.index("Y"), series.axes.index("X"))
     return np.moveaxis(array, places, (-2, -1)).reshape(channels, height, width)
@@ -237,12 +247,19 @@ def opened_tiff(path: Path) -> Any:
     except ImportError:
         raise Missing("tifffile", "tiff") from None
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # it tells each oddity of a file in a line
+    tiff_structure.check(path)
     file = tifffile.TiffFile(path)
     width, height = file.pages.first.imagewidth, file.pages.first.imagelength
     if width * height < 1:
         file.close()
         raise ValueError(f"it says that it has {width} x {height} pixels")
     return file
+
+
+def check_length(path: Path, series: Any) -> None:
+    """Raise if a file cannot hold the pixels of an image in it."""
+    if series.nbytes > path.stat().st_size * (8 if int(series.keyframe.compression) == 1 else DENSEST):
+        raise ValueError(f"it is too short for {series.nbytes:,} bytes of pixels")
 
 
 def _moved(series: Any) -> tuple[tuple[int, ...], str]:
@@ -264,7 +281,7 @@ def _check_stack(path: Path, shape: tuple[int, ...], axes: str) -> None:
 def _picture(path: Path, limit: int, rules: int, helper: str = "") -> NDArray[Any]:
     """The unscaled values of a file that Pillow can read; it cuts colours of 16 bits to 8, so they go another way."""
     try:
-        with Image.open(path) as image:
+        with opened(path) as image:
             check_size(path, *image.size, limit)
             if helper and (getattr(image, "n_frames", 1) > 1 or (bits_of(image) > 8 and len(image.getbands()) > 1)):
                 raise Missing(helper, "tiff")

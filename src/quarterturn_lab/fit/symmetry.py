@@ -19,7 +19,7 @@ import quarterturn as qt
 from quarterturn_lab import ranks
 from quarterturn_lab.data.dataset import VOID, Data, Dataset, Indices, ragged
 from quarterturn_lab.data.scaling import scaling_of
-from quarterturn_lab.evaluation.classification import LEAST, confused_pairs
+from quarterturn_lab.evaluation.classification import LEAST, confused_pairs, taken_for
 from quarterturn_lab.evaluation.score import labels_of, predict
 from quarterturn_lab.evaluation.statistics import mean_sd
 from quarterturn_lab.runs.environment import pick_device
@@ -35,6 +35,9 @@ CLEAR = 1e-3  # one-sided p-value below which a difference counts; real ones are
 # Share of what a probe has learned that must be lost for a difference to matter. Most images without an up lie in some
 # orientations more often than in others (plankton loses up to 30 % when it is turned), and upright digits lose all.
 UP, HAND = 0.5, 0.1
+# Less is enough to doubt that mirror images are alike. C4 costs little where D4 would do. Where hands carry the label,
+# a network that treats mirror images alike is wrong in half of its answers.
+DOUBT, SLIGHT, SWAPPED = 0.01, 0.02, 0.55  # p-value, share of what was learned, share of the images
 LEARNED = 0.15  # share of the constant answer's loss that the probe must have removed, to be a witness
 UNRESOLVED = 0.2  # share of the images in pairs of classes that the probe cannot tell apart yet
 ENOUGH = 5  # validation images of a class, to say anything about it
@@ -51,6 +54,9 @@ class Evidence:
     mirrored: Losses  # of the same network on mirrored images
     constant: float  # the loss of the best constant answer
     unresolved: float = 0.0  # share of the images in pairs of classes that the second network cannot tell apart
+    swaps: Losses | None = (
+        None  # of `swapped`: how much the second network takes mirrored images for the other of a pair
+    )
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,13 @@ def _decided(evidence: Evidence, turned: tuple[float, float], mirrored: tuple[fl
             f"{_share(evidence.unresolved)} of the images are in pairs of classes that the trial could not tell apart: "
             "they may be mirror images",
             False,
+        )
+    if hand > SLIGHT and hand_p < DOUBT:
+        return Choice("C4", f"mirror images may differ: mirrored, {_share(hand)} of what was learned is lost", False)
+    swaps = evidence.swaps
+    if swaps is not None and p_value(swaps) < DOUBT and (share := float((swaps > 0).mean())) > SWAPPED:
+        return Choice(
+            "C4", f"{_share(share)} of the images, when mirrored, look more like another class than before", False
         )
     few = len(evidence.upright) < MOST_SCENES
     same = "turned or mirrored images are recognised as well as others"
@@ -164,26 +177,26 @@ def scored(data: Data) -> Indices:
 
 def evidence(upright: Probe, turning: Probe, data: Data) -> Evidence:
     """The losses of two trained probes on validation images."""
-    indices = scored(data)
-    turns = [losses(upright, data, indices, qt.C4, g) for g in range(qt.C4.order)]
-    mirrors = [losses(turning, data, indices, qt.MIRROR, g) for g in range(qt.MIRROR.order)]
+    indices, task = scored(data), data.task
+    turns = [image_losses(task, *answers(upright, data, indices, qt.C4, g)) for g in range(qt.C4.order)]
+    (as_it_is, labels), (mirrored, _) = (answers(turning, data, indices, qt.MIRROR, g) for g in range(2))
     return Evidence(
         turns[0],
         np.mean(turns[1:], axis=0),
-        mirrors[0],
-        mirrors[1],
+        image_losses(task, as_it_is, labels),
+        image_losses(task, mirrored, labels),
         constant_loss(data, indices),
-        unresolved(turning, data, indices) if data.task == "classes" else 0.0,
+        unresolved(as_it_is, labels) if task == "classes" else 0.0,
+        swapped(as_it_is, mirrored, labels) if task == "classes" else None,
     )
 
 
-def losses(probe: Probe, data: Data, indices: Indices, group: qt.Group, g: int) -> Losses:
-    """The loss of each of these images, turned by an element of the group."""
+def answers(probe: Probe, data: Data, indices: Indices, group: qt.Group, g: int) -> tuple[Any, Any]:
+    """The predictions for these images, turned by an element of the group, and their labels."""
     config, net = probe
     seen = moved(data, indices, group, g)
     device = next(net.parameters()).device
-    found = predict(config, net, seen, seen.valid, device, scaling=scaling_of(data))
-    return image_losses(data.task, found, labels_of(config, seen, seen.valid))
+    return predict(config, net, seen, seen.valid, device, scaling=scaling_of(data)), labels_of(config, seen, seen.valid)
 
 
 def image_losses(task: str, predicted: Any, labels: Any) -> Losses:
@@ -230,15 +243,31 @@ def _entropy(counts: NDArray[Any]) -> float:
     return float(-(shares * np.log(shares)).sum())
 
 
-def unresolved(probe: Probe, data: Data, indices: Indices) -> float:
-    """The share of these images in classes that the network cannot tell from the one that they are taken for most."""
-    config, net = probe
-    found = predict(config, net, data, indices, next(net.parameters()).device)
-    labels = data.labels[indices]  # type: ignore[index]  # classes have an array
-    counts = np.bincount(labels, minlength=len(data.classes))
-    pairs = confused_pairs(found, labels, counts >= ENOUGH)
+def unresolved(predicted: NDArray[Any], labels: NDArray[Any]) -> float:
+    """The share of these images in classes that are hardly told apart from the one that they are taken for most."""
+    counts = np.bincount(labels, minlength=predicted.shape[1])
+    pairs = confused_pairs(predicted, labels, counts >= ENOUGH)
     known = counts[counts >= ENOUGH].sum()
     return float(sum(counts[a] for a in {a for a, _ in pairs}) / known) if known else 0.0
+
+
+def swapped(as_it_is: NDArray[Any], mirrored: NDArray[Any], labels: NDArray[Any]) -> Losses:
+    """For each image, how much its class loses to the class that it is taken for most, when the image is mirrored.
+
+    If mirror images are alike, the mean is zero, however little was learned. If the two classes are mirror images of
+    each other, it is above zero as soon as anything of their difference is learned.
+
+    >>> odds = np.array([[0.6, 0.4]] * 5 + [[0.4, 0.6]] * 5)
+    >>> bool((swapped(odds, odds[::-1], np.repeat([0, 1], 5)) > 0.5).all())
+    True
+    """
+    known = np.bincount(labels, minlength=as_it_is.shape[1]) >= ENOUGH
+    logs, of_mirrored = np.log(as_it_is.clip(LEAST)), np.log(mirrored.clip(LEAST))
+    found = [np.zeros(0)]
+    for a, b in taken_for(as_it_is, labels, known):
+        own = labels == a
+        found.append((logs[own, a] - logs[own, b]) - (of_mirrored[own, a] - of_mirrored[own, b]))
+    return np.concatenate(found)
 
 
 def moved(data: Data, indices: Indices, group: qt.Group, g: int) -> Data:

@@ -93,7 +93,7 @@ def _at_once(path: Path, card: ModelCard, level: int) -> Iterator[Picture]:
 
 def _check_size(path: Path, limit: int) -> None:
     try:
-        with numeric_files.quiet(), Image.open(path) as image:
+        with numeric_files.opened(path) as image:
             width, height = image.size
     except Exception:  # decoding it says what is wrong
         return
@@ -144,7 +144,7 @@ def _check_level(path: Path, level: int, sizes: list[tuple[int, int]]) -> None:
 def _count(path: Path) -> int:
     """The number of pixels of a TIFF file; 0 if it cannot be read, and reading it says what is wrong."""
     try:
-        with numeric_files.quiet(), Image.open(path) as image:
+        with numeric_files.opened(path) as image:
             return image.width * image.height
     except Exception:  # Pillow knows few kinds of values
         try:
@@ -159,7 +159,9 @@ def _tiff(path: Path, card: ModelCard, level: int) -> Iterator[Picture]:
     try:
         file = numeric_files.opened_tiff(path)
         series = file.series[0]
-    except Missing:
+        for each in series.levels:
+            numeric_files.check_length(path, each)
+    except (Missing, DataError):
         raise
     except Exception as error:  # tifffile has its own classes
         raise DataError(f"{path} cannot be read ({error}): it is damaged, truncated or not an image") from None
