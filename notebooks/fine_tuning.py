@@ -79,7 +79,7 @@ network = nn.Sequential(
     *(nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU()),
     *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 6)),
 )
-trained(network, pretraining, epochs=12, rate=3e-3)
+trained(network, pretraining, epochs=8, rate=3e-3)
 network[-1] = nn.Linear(64, 4)  # a new head for the new classes
 tuned = {"as it is": copy.deepcopy(network)}  # without any symmetry, for comparison
 trained(tuned["as it is"], few, epochs=15, rate=1e-3)
@@ -101,7 +101,7 @@ trained(tuned["wrapped"], few, epochs=15, rate=1e-3)
 # %%
 converted = qt.convert(network, qt.C4, init="pretrained", match=pretraining[0][:200], head="invariants")
 tuned["converted"] = copy.deepcopy(converted)
-trained(tuned["converted"], few, epochs=30, rate=3e-3)
+trained(tuned["converted"], few, epochs=20, rate=3e-3)
 
 # %% [markdown]
 # ## 3. distil
@@ -110,7 +110,7 @@ trained(tuned["converted"], few, epochs=30, rate=3e-3)
 
 # %%
 tuned["distilled"] = converted
-losses = qt.distil(tuned["wrapped"], tuned["distilled"], unlabelled.split(40), epochs=15)
+losses = qt.distil(tuned["wrapped"], tuned["distilled"], unlabelled.split(40), epochs=8)
 trained(tuned["distilled"], few, epochs=15, rate=1e-3)
 print(f"loss of the distillation: {losses[0]:.2f} at the start, {losses[-1]:.2f} at the end")
 
