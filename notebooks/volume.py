@@ -57,9 +57,9 @@ def block(number: int) -> np.ndarray:
     return volume
 
 
-volumes = torch.from_numpy(np.stack([block(i) for i in range(480)]))[:, None]
-labels = torch.arange(480) % len(BLOCKS)
-train, test = slice(0, 300), slice(300, 480)
+volumes = torch.from_numpy(np.stack([block(i) for i in range(360)]))[:, None]
+labels = torch.arange(360) % len(BLOCKS)
+train, test = slice(0, 300), slice(300, 360)
 
 figure, axes = plt.subplots(1, 6, figsize=(9, 1.8), subplot_kw={"projection": "3d"})
 for i, ax in enumerate(axes):
@@ -86,15 +86,15 @@ def ordinary(width: int = 24) -> nn.Module:
 
 networks = {
     "ordinary": ordinary(),
-    "equivariant": qt.convert(ordinary(48), qt.OCTA, example=volumes[:1]),
+    "equivariant": qt.convert(ordinary(96), qt.OCTA, example=volumes[:1]),
 }
 for name, network in networks.items():
     print(f"{name:>12}: {sum(p.numel() for p in network.parameters()):,} parameters")
 
 
 # %%
-def trained(network: nn.Module, epochs: int = 10) -> None:
-    optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3)
+def trained(network: nn.Module, epochs: int = 8) -> None:
+    optimizer = torch.optim.AdamW(network.parameters(), lr=4e-3)
     for _ in range(epochs):
         for batch in torch.randperm(300).split(15):
             loss = F.cross_entropy(network(volumes[train][batch]), labels[train][batch])
