@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 VENV_TIMM := .venv-timm
 INSTALLED_TIMM := $(VENV_TIMM)/.installed
+VENV_MONAI := .venv-monai
+INSTALLED_MONAI := $(VENV_MONAI)/.installed
 VENV_TOOLS := .venv-tools
 INSTALLED_TOOLS := $(VENV_TOOLS)/.installed
 VENV_PLAY := .venv-play
@@ -12,11 +14,12 @@ INSTALLED_PLAY := $(VENV_PLAY)/.installed
 KERNEL := hatch_build.py $(wildcard src/quarterturn/kernel/src/*) $(addprefix src/quarterturn/kernel/,border.py compiler.py)
 CLANG_FORMAT := $(shell command -v clang-format)
 
-.PHONY: help demo test test-timm test-tools test-play test-slow notebooks fuzz sanitize check format bench constraints clean
+.PHONY: help demo test test-timm test-monai test-tools test-play test-slow notebooks fuzz sanitize check format bench constraints clean
 help:
 	@echo "make demo       three networks on built-in images, a table and a report, in minutes"
 	@echo "make test       the whole test suite (makes .venv first where there is none)"
 	@echo "make test-timm  networks of timm, torchvision and segmentation_models_pytorch (makes .venv-timm)"
+	@echo "make test-monai networks for volumes: MONAI, nnU-Net and torchvision (makes .venv-monai)"
 	@echo "make test-tools exported packages in bioimageio.core and WSInfer (makes .venv-tools)"
 	@echo "make test-play  the page of quarterturn play in a browser (makes .venv-play)"
 	@echo "make notebooks  execute all notebooks again, and write them with their outputs"
@@ -25,9 +28,14 @@ help:
 	@echo "make sanitize   the kernel's tests with address and undefined-behaviour sanitizers (needs g++)"
 	@echo "make check      format, lint and types"
 	@echo "make format     put the code into shape"
+	@echo "make docs       the site, into site/ (makes .venv-docs); a broken link or reference is an error"
+	@echo "make docs-serve the site at http://localhost:8000, while pages are edited"
+	@echo "make pictures   the drawn pictures of the site"
+	@echo "make dist       wheel and sdist, into dist/"
+	@echo "make test-dist  the wheel in a clean environment, with torch and numpy alone"
 	@echo "make bench      speed of the operations, as ratios, into bench/results/"
 	@echo "make constraints  pin all that the packages in constraints.txt bring along, as installed here"
-	@echo "make clean      remove .venv, .venv-timm, .venv-tools, .venv-play and caches"
+	@echo "make clean      remove .venv and the other environments, and caches"
 
 $(INSTALLED): pyproject.toml constraints.txt $(KERNEL)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -49,6 +57,15 @@ $(INSTALLED_TIMM): pyproject.toml constraints.txt tests/timm/requirements.txt $(
 
 test-timm: $(INSTALLED_TIMM)
 	$(VENV_TIMM)/bin/python -m pytest -n auto tests/timm
+
+# Networks for volumes, in an environment of their own for the same reason.
+$(INSTALLED_MONAI): pyproject.toml constraints.txt tests/monai/requirements.txt $(KERNEL)
+	test -x $(VENV_MONAI)/bin/python || $(PYTHON) -m venv $(VENV_MONAI)
+	$(VENV_MONAI)/bin/python -m pip install -q -c constraints.txt -r tests/monai/requirements.txt -e ".[lab,onnx]"
+	touch $@
+
+test-monai: $(INSTALLED_MONAI)
+	$(VENV_MONAI)/bin/python -m pytest -n auto tests/monai
 
 # The programs that exports are for, without ours: they need older versions of what both use.
 $(INSTALLED_TOOLS): tests/tools/requirements.txt
@@ -73,10 +90,11 @@ notebooks: $(INSTALLED) $(INSTALLED_TIMM)
 	$(BIN)/python notebooks/execute.py
 	$(VENV_TIMM)/bin/python notebooks/execute.py convert_timm
 
-test-slow: $(INSTALLED) $(INSTALLED_TIMM) $(INSTALLED_TOOLS) $(INSTALLED_PLAY)
+test-slow: $(INSTALLED) $(INSTALLED_TIMM) $(INSTALLED_MONAI) $(INSTALLED_TOOLS) $(INSTALLED_PLAY)
 	$(BIN)/python -m pytest -m slow
 	$(VENV_PLAY)/bin/python -m pytest -m slow tests/play
 	$(VENV_TIMM)/bin/python -m pytest -m slow -n auto tests/timm
+	$(VENV_MONAI)/bin/python -m pytest -m "slow or not slow" -n auto tests/monai
 
 SECONDS := 600
 fuzz: $(INSTALLED)
@@ -103,6 +121,35 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(if $(CLANG_FORMAT),$(CLANG_FORMAT) -i src/quarterturn/kernel/src/*)
 
+VENV_DOCS := .venv-docs
+INSTALLED_DOCS := $(VENV_DOCS)/.installed
+.PHONY: docs docs-serve pictures dist test-dist clean-docs
+# Not in .venv: what makes the site reads the code without running it, and needs neither torch nor the lab.
+$(INSTALLED_DOCS): pyproject.toml constraints.txt
+	test -x $(VENV_DOCS)/bin/python || $(PYTHON) -m venv $(VENV_DOCS)
+	$(VENV_DOCS)/bin/python -m pip install -q -c constraints.txt $(shell $(PYTHON) .ci/extra docs)
+	touch $@
+
+docs: $(INSTALLED_DOCS)
+	$(VENV_DOCS)/bin/python .ci/site
+
+docs-serve: $(INSTALLED_DOCS)
+	$(VENV_DOCS)/bin/zensical serve
+
+pictures: $(INSTALLED)
+	cd docs/pictures && for script in draw_*.py; do ../../$(BIN)/python $$script; done
+
+dist: $(INSTALLED)
+	rm -rf dist
+	$(BIN)/python -m hatchling build -t sdist -t wheel
+
+test-dist: dist
+	$(PYTHON) .ci/test-dist dist
+
+clean: clean-docs
+clean-docs:
+	rm -rf $(VENV_DOCS) site dist .cache
+
 bench: $(INSTALLED)
 	$(BIN)/python bench/ops.py
 	$(BIN)/python bench/modes.py --batch 32
@@ -118,8 +165,8 @@ bench: $(INSTALLED)
 	$(BIN)/python bench/costs.py
 	$(BIN)/python bench/tables.py
 
-constraints: $(INSTALLED) $(INSTALLED_TIMM)
-	$(BIN)/python .ci/constraints $(VENV) $(VENV_TIMM)
+constraints: $(INSTALLED) $(INSTALLED_TIMM) $(INSTALLED_MONAI)
+	$(BIN)/python .ci/constraints $(VENV) $(VENV_TIMM) $(VENV_MONAI)
 
 clean:
-	rm -rf $(VENV) $(VENV_TIMM) $(VENV_TOOLS) $(VENV_PLAY) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis

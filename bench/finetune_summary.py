@@ -2,42 +2,52 @@
 
 import csv
 from collections import defaultdict
-from statistics import mean
+from statistics import mean, stdev
 
 from harness import latest, markdown
 
 NAMES = {
-    "plain": "tuned as it is",
-    "plain, then wrapped": "tuned as it is, then wrapped",
-    "wrapped": "wrapped, tuned",
-    "scratch": "converted, drawn anew",
-    "pretrained": "converted, pretrained",
-    "matched": "converted, pretrained, matched",
-    "distilled": "converted, matched, distilled",
-    "distilled, features": "the same, with features",
+    "wrapped": "`wrap`, tune",
+    "plain, then wrapped": "tune, `wrap` afterwards",
+    "plain": "tune as it is",
+    "matched": "`convert(match=)`, tune",
+    "pretrained": "`convert` without `match`, tune",
+    "scratch": "`convert`, drawn anew",
+    "distilled": "`convert(match=)`, `distil`, tune",
 }
 COSTS = {"plain": "plain", "plain, then wrapped": "wrapped", "wrapped": "wrapped"}  # others are converted ones
+EPOCHS, SHOWN = (1, 4, 16), 4  # and the epochs whose training times are shown
+Found = dict[tuple[str, str, int], list[tuple[float, float]]]
 
 
 def table() -> str:
-    """Accuracies in per cent, in brackets CPU seconds of all training: means over seeds. Use is relative to plain."""
-    path = latest("finetune")
-    found: dict[tuple[str, str], dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
-    with path.open() as file:
-        for row in csv.DictReader(file):
-            result = 100 * float(row["test accuracy"]), float(row["CPU seconds"])
-            found[row["network"], row["way"]][int(row["epochs"])].append(result)
+    """Accuracies: means over seeds and standard deviations. Times are means, of one network and the other."""
+    path, found = latest("finetune"), results()
     with latest("tuned-times").open() as file:
         times = {row["network"]: row for row in csv.DictReader(file)}
-    epochs = sorted({count for results in found.values() for count in results})
-    heads = [f"{count} epoch{'s' if count > 1 else ''}" for count in epochs]
-    rows = [["network", "what is done", *heads, "use", "runs of each"]]
-    for (network, way), results in found.items():
-        shown = [
-            "" if n not in results else "{:.1f} ({:.0f})".format(*map(mean, zip(*results[n], strict=True)))
-            for n in epochs
-        ]
-        counts = sorted({len(each) for each in results.values()})
-        numbers = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
-        rows.append([network, NAMES[way], *shown, f"{times[network][COSTS.get(way, 'matched')]}x", numbers])
-    return f"`bench/results/{path.name}`, test accuracy % (CPU seconds of all training):\n\n{markdown(rows)}"
+    heads = [f"{network}, {n} epoch{'s' if n > 1 else ''}" if n == 1 else str(n) for network in times for n in EPOCHS]
+    rows = [["what is done", *heads, f"training, s ({SHOWN} epochs)", "use"]]
+    for way, name in NAMES.items():
+        cells = [_accuracy(found[network, way, n]) for network in times for n in EPOCHS]
+        training = [f"{mean(seconds for _, seconds in found[network, way, SHOWN]):.0f}" for network in times]
+        use = [f"{float(row[COSTS.get(way, 'matched')]):.1f}" for row in times.values()]
+        rows.append([name, *cells, " / ".join(training), " / ".join(use)])
+    counts = sorted({len(found[network, way, n]) for network in times for way in NAMES for n in EPOCHS})
+    runs = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+    text = f"`bench/results/{path.name}`, test accuracy in %, mean ± standard deviation of {runs} runs:"
+    return f"{text}\n\n{markdown(rows)}"
+
+
+def results() -> Found:
+    """Accuracy in per cent and CPU seconds of all training, of each run."""
+    found: Found = defaultdict(list)
+    with latest("finetune").open() as file:
+        for row in csv.DictReader(file):
+            one = 100 * float(row["test accuracy"]), float(row["CPU seconds"])
+            found[row["network"], row["way"], int(row["epochs"])].append(one)
+    return found
+
+
+def _accuracy(runs: list[tuple[float, float]]) -> str:
+    values = [accuracy for accuracy, _ in runs]
+    return f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "") if values else ""

@@ -103,7 +103,7 @@ def network(run: Run) -> nn.Module:
         nn.Flatten(),
         nn.Linear(4 * WIDTH, TASKS[run.task]),
     )
-    net = net if group is None else qt.convert(net, group)
+    net = net if group is None else qt.convert(net, group, head="pool")
     for name, parameter in net.named_parameters():
         if parameter.dim() > 2:
             nn.init.normal_(parameter, std=float(run.strength) * he_spread(parameter[0].numel()))

@@ -13,6 +13,7 @@ import convert_summary
 import costs_summary
 import finetune_summary
 import initial_summary
+import reliability_summary
 import speed_summary
 import when_summary
 from harness import latest, markdown
@@ -25,6 +26,7 @@ COMPUTED = {
     "families-counted": convert_summary.table,
     "transformers-counted": convert_summary.transformers_table,
     "finetune-short": finetune_summary.table,
+    "reliability": reliability_summary.table,
     "initial-short": initial_summary.table,
     "when": when_summary.table,
 }  # not one record as it is

@@ -134,3 +134,76 @@ def test_options_for_one_of_the_axes_that_are_exchanged_name_another_group() -> 
     for group in (qt.about(qt.D4, 3), qt.OCTA):
         with pytest.raises(qt.ConversionError, match=r"mirrors\(1, 2, 3\) or about\(D4, axis\)"):
             qt.convert(net, group, example=volumes(8, 8, 8))
+
+
+class Windows(nn.Module):
+    """Attention in windows that are moved on, with a bias for each relative place and a mask at the border."""
+
+    def __init__(self, width: int, heads: int, window: int, shift: int) -> None:
+        super().__init__()
+        self.heads, self.window, self.shift, self.scale = heads, window, shift, (width // heads) ** -0.5
+        self.norm, self.qkv, self.proj = nn.LayerNorm(width), nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.bias = nn.Parameter(torch.randn((2 * window - 1) ** 3, heads))
+        places = torch.stack(torch.meshgrid(*[torch.arange(window)] * 3, indexing="ij")).flatten(1)
+        apart = (places[:, :, None] - places[:, None, :]).permute(1, 2, 0) + window - 1
+        self.register_buffer("index", (apart * torch.tensor([(2 * window - 1) ** 2, 2 * window - 1, 1])).sum(-1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, d, h, w, c = x.shape
+        sides = [n if n <= self.window else self.window for n in (d, h, w)]
+        shifts = [0 if n <= self.window else self.shift for n in (d, h, w)]
+        y = self.norm(x)
+        if any(shifts):
+            y = torch.roll(y, [-s for s in shifts], dims=(1, 2, 3))
+        blocks = (b, d // sides[0], sides[0], h // sides[1], sides[1], w // sides[2], sides[2], c)
+        y = y.view(blocks).permute(0, 1, 3, 5, 2, 4, 6, 7).reshape(-1, sides[0] * sides[1] * sides[2], c)
+        y = self.attend(y, self.mask([int(d), int(h), int(w)], sides, shifts) if any(shifts) else None)
+        y = y.view(b, d // sides[0], h // sides[1], w // sides[2], *sides, -1).permute(0, 1, 4, 2, 5, 3, 6, 7)
+        y = y.reshape(b, d, h, w, -1)
+        return x + (torch.roll(y, shifts, dims=(1, 2, 3)) if any(shifts) else y)
+
+    def attend(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        b, n, c = x.shape
+        q, k, v = self.qkv(x).reshape(b, n, 3, self.heads, c // self.heads).permute(2, 0, 3, 1, 4)
+        weights = q @ k.transpose(-2, -1) * self.scale
+        weights = weights + self.bias[self.index.clone()[:n, :n].reshape(-1)].reshape(n, n, -1).permute(2, 0, 1)
+        if mask is not None:
+            count = mask.shape[0]
+            weights = weights.view(b // count, count, self.heads, n, n) + mask.unsqueeze(1).unsqueeze(0)
+            weights = weights.view(-1, self.heads, n, n)
+        return self.proj((weights.softmax(-1) @ v).transpose(1, 2).reshape(b, n, c))
+
+    def mask(self, sizes: list[int], sides: list[int], shifts: list[int]) -> Tensor:
+        """Which places of a window are not neighbours: those that came from the other end."""
+        regions = torch.zeros(1, *sizes, 1, dtype=torch.float64)
+        for axis, (size, shift) in enumerate(zip(sizes, shifts, strict=True)):
+            came = (torch.arange(size) >= size - shift).double() if shift else torch.zeros(size)
+            regions = regions * 2 + came.reshape([-1 if i == axis + 1 else 1 for i in range(5)])
+        blocks = [part for size, side in zip(sizes, sides, strict=True) for part in (size // side, side)]
+        windows = regions.reshape(blocks).permute(0, 2, 4, 1, 3, 5).reshape(-1, sides[0] * sides[1] * sides[2])
+        apart = windows.unsqueeze(1) - windows.unsqueeze(2)
+        return apart.masked_fill(apart != 0, -100.0)
+
+
+class Swin(nn.Module):
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.patches, self.last = nn.Conv3d(1, width, 2, stride=2), nn.ConvTranspose3d(width, 2, 2, stride=2)
+        self.blocks = nn.Sequential(Windows(width, 8, 2, 0), Windows(width, 8, 2, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.blocks(self.patches(x).permute(0, 2, 3, 4, 1)).permute(0, 4, 1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("group", "size"),
+    [(D4_ABOUT_1, (12, 8, 8)), (MIRRORS, (8, 12, 4)), (qt.OCTA, (8, 8, 8))],
+)
+def test_windows_of_volumes_are_exact(group: qt.Group, size: tuple[int, ...]) -> None:
+    """Along a side that is not longer than a window there is but one, and it is not moved on."""
+    assert check(Swin(), group, volumes(*size)).conversion.rolled_share > 0.8
+
+
+def test_windows_with_a_mask_for_unequal_sides_run_as_they_are() -> None:
+    done = check(Swin(), D4_ABOUT_1, volumes(4, 8, 12), plain_parts=True).conversion
+    assert "blocks.1" in [part.path for part in done.plain]

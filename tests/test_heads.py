@@ -180,7 +180,7 @@ def test_the_check_of_heads_fails_for_a_head_that_sees_one_orientation() -> None
         def forward(self, x: Tensor) -> Tensor:
             return x.unflatten(1, (-1, 4))[:, :, 0]
 
-    net = qt.convert(vector_net().double(), C4)
+    net = qt.convert(vector_net().double(), C4, head="pool")
     net.get_submodule("6").pool = First()  # type: ignore[union-attr]
     with pytest.raises(AssertionError):
         assert_exact(net, C4, images(C4))
@@ -197,7 +197,8 @@ def test_the_last_layer_sees_what_the_report_says(kind: str, head: Any, keep: An
     net.get_submodule(path).register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[1]))
     net(x)
     features = 4 if keep == "width" else 8
-    assert seen == [numbers] == [features * (4 if head == "invariants" else 1)]
+    told = head == "invariants" or (head == "auto" and kind == "vector")
+    assert seen == [numbers] == [features * (4 if told else 1)]
     assert f"{path}: the last layer sees {numbers} numbers" in str(net.conversion)
 
 
@@ -205,7 +206,7 @@ def test_the_last_layer_sees_what_the_report_says(kind: str, head: Any, keep: An
 @pytest.mark.parametrize("kind", NETS)
 def test_pooling_before_the_last_layer_is_pooling_after_a_rolled_one(kind: str, rotate: Any) -> None:
     """The function of head="pool" is that of a rolled layer whose outputs are pooled."""
-    net, x, seen = qt.convert(NETS[kind](2).double(), D4, rotate), images(D4), []
+    net, x, seen = qt.convert(NETS[kind](2).double(), D4, rotate, head="pool"), images(D4), []
     path, features = next(iter(net.conversion.heads.items()))
     plain = net.get_submodule(path)
     net.get_submodule(f"{path}.pool").register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
@@ -222,6 +223,11 @@ def test_pooling_before_the_last_layer_is_pooling_after_a_rolled_one(kind: str, 
     after = qt.Pool(D4, rotate=rotate)(rolled(seen[0]))
     torch.testing.assert_close(after, out, **CLOSE)
     assert not torch.allclose(qt.Pool(D4, "max", rotate=rotate)(rolled(seen[0])), out)
+
+
+@pytest.mark.parametrize("pool", ["max", "rms"])
+def test_another_pool_is_what_the_user_asks_for(pool: Any) -> None:
+    assert not qt.convert(vector_net(), C4, pool=pool).conversion.heads
 
 
 @pytest.mark.parametrize("pool", ["max", "rms"])
@@ -249,7 +255,7 @@ def test_what_is_behind_the_last_layer_decides_where_the_mean_is_taken() -> None
     for name, code in {**first, **other}.items():
         net = Code(lambda m, x, code=code: code(m, m.head(m.body(x).mean((2, 3)))), body=body(), head=nn.Linear(16, 5))
         net.register_parameter("shift", nn.Parameter(torch.randn(5)))
-        converted = qt.convert(net.double(), C4)
+        converted = qt.convert(net.double(), C4, head="pool")
         pooled_first = isinstance(converted.head, nn.Linear)
         if name == "softmax of a square":  # orientations are pooled before the softmax, so the square sees them
             assert not pooled_first
@@ -261,7 +267,7 @@ def test_what_is_behind_the_last_layer_decides_where_the_mean_is_taken() -> None
 @pytest.mark.parametrize("kind", NETS)
 def test_a_converted_network_that_became_plain_can_be_read_back(kind: str) -> None:
     x = images(C4)
-    net = qt.convert(NETS[kind](2).double(), C4).eval()
+    net = qt.convert(NETS[kind](2).double(), C4, head="pool").eval()
     again = qt.convert(qt.to_plain(net, x), C4, init="pretrained", example=x).eval()
     torch.testing.assert_close(again(x), net(x), rtol=1e-10, atol=1e-10)
 
@@ -289,7 +295,7 @@ def test_heads_start_from_pretrained_weights_as_a_mean(kind: str, head: Any) -> 
 def test_frozen_heads_keep_their_weights() -> None:
     net = vector_net().double()
     net[-1].weight.requires_grad_(False)
-    converted = qt.convert(net, C4)
+    converted = qt.convert(net, C4, head="pool")
     head = converted.get_submodule("6")
     assert not head.weight.requires_grad
     torch.testing.assert_close(head.weight, net[-1].weight.unflatten(1, (4, 4)).sum(2))
@@ -362,7 +368,7 @@ def test_layers_behind_the_last_one(head: Any) -> None:
         net = Code(lambda m, x, end=end: end(m, x, m.last(m.body(x))), body=body(), last=nn.Conv2d(16, 2, 1))
         net.register_parameter("table", nn.Parameter(torch.randn(1, 1, 9, 9)))
         net.double()
-        if head != "pool" and name in ("table", "resized"):  # tables and uneven samples need orientations
+        if head not in ("auto", "pool") and name in ("table", "resized"):  # tables and uneven samples need orientations
             with pytest.raises(qt.ConversionError, match="needs a last layer"):
                 qt.convert(net, C4, head=head, example=images(C4))
             continue
@@ -398,7 +404,7 @@ def test_a_layer_that_also_feeds_others_is_no_last_layer() -> None:
         return y, m.other(torch.relu(y))
 
     net = Code(run, body=body(), last=nn.Linear(16, 4), other=nn.Linear(4, 2)).double()
-    converted = qt.convert(net, C4)
+    converted = qt.convert(net, C4, head="pool")
     assert isinstance(converted.last, qt.RollLinear)
     assert dict(converted.conversion.heads) == {"other": 4}
     assert_exact(converted, C4, images(C4))

@@ -24,7 +24,7 @@ def trained_twin(group: Group, images: Tensor) -> nn.Module:
         nn.Flatten(),
         nn.Linear(32, 5),
     ).double()
-    net = qt.convert(model, group)
+    net = qt.convert(model, group, head="pool")
     net(images)  # the batch norm has seen something
     first, second, norm = net.get_submodule("0"), net.get_submodule("2"), net.get_submodule("3")
     plain = qt.to_plain(net.eval(), images[:2])

@@ -73,4 +73,4 @@ from quarterturn.ops import unstack as unstack
 from quarterturn.subgroups import Subgroups as Subgroups
 from quarterturn.subgroups import subgroups as subgroups
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

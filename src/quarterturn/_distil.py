@@ -32,7 +32,7 @@ def distil(
     features: Literal["all"] | Sequence[str] = (),
     progress: Callable[[int, int, float], None] | None = None,
 ) -> list[float]:
-    """Train the student to answer as the teacher does, on images without labels; the loss of every step.
+    """Train the `student` to answer as the `teacher` does, on images without labels; the loss of every step.
 
     `batches` holds tensors, or tuples whose first item is the images, as a `DataLoader` does. It is gone through
     `epochs` times, or for as many `steps`. The loss is the squared error of the outputs, relative to how much those of

@@ -39,9 +39,14 @@ class LayerLaw:
 
 @dataclass(frozen=True)
 class EquivarianceErrors:
-    """The error of a network for every element of a group: absolute, and relative to the output's largest value.
+    """The error of a network for every element of a group: `absolute`, and `relative` to the output's largest value.
 
     If there are several outputs, each has its own scale, and the errors are those of the worst output.
+
+    >>> from quarterturn import C4
+    >>> errors = EquivarianceErrors(C4, (0.0, 0.1, 0.0, 0.2), (0.0, 0.01, 0.0, 0.02))
+    >>> errors.worst, errors.relative[errors.worst]
+    (3, 0.02)
     """
 
     group: Group
@@ -64,11 +69,11 @@ def equivariance_error(
     """Measure how far a model is from equivariant, for every element of the group (section 3 of the paper).
 
     Outputs that are maps should turn with the input (same-equivariant). Dense outputs and numbers should not change
-    (invariant). With `kind="vector"` outputs hold directions, whose components turn too; with `kind="invariant"` no
-    output should change. Outputs may be tensors and numbers, or tuples, lists, dicts, dataclasses and namespaces of
-    them; None and text in these must stay the same. Give several inputs as a tuple. The model runs on copies of the
-    inputs, in eval mode and without gradients; its modes are restored. If the inputs or outputs are such that the check
-    could not fail, it raises.
+    (invariant). With `kind="vector"` outputs hold directions, whose components turn too; `input_kind` says so of
+    inputs. With `kind="invariant"` no output should change. Outputs may be tensors and numbers, or tuples, lists,
+    dicts, dataclasses and namespaces of them; None and text in these must stay the same. Give several inputs as a
+    tuple. The model runs on copies of the inputs, in eval mode and without gradients; its modes are restored. If the
+    inputs or outputs are such that the check could not fail, it raises.
 
     >>> from quarterturn import C4
     >>> max(equivariance_error(nn.MaxPool2d(3, 2), C4, torch.randn(1, 1, 9, 9)).relative)
@@ -87,8 +92,8 @@ def assert_equivariant(
 ) -> None:
     """Raise unless the model is equivariant; the message names the worst element and the first layer to blame.
 
-    The tolerance is relative to the largest value of each output; by default 1e-10 in float64 and 1e-4 in float32.
-    The other arguments are those of `equivariance_error`.
+    The `tolerance` is relative to the largest value of each output; by default 1e-10 in float64 and 1e-4 in float32.
+    The other arguments, `kind` and `input_kind` too, are those of `equivariance_error`.
 
     >>> from quarterturn import C4, Slice, Pool
     >>> net = nn.Sequential(Slice(C4), nn.Conv2d(1, 2, 3, stride=2), nn.ReLU(), Pool(C4))

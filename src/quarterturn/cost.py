@@ -92,7 +92,17 @@ def work_of(model: nn.Module, examples: Sequence[Tensor]) -> list[Work]:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Which code runs the layers of a network on an input; `str` gives the table."""
+    """Which code runs the layers of a network on an input, as `explain` finds it; `str` gives the table.
+
+    `work` has an entry for each layer with multiply-adds, `codes` counts the layers of each code, and `seconds` is an
+    estimate of the time, by what takes it.
+
+    >>> import contextlib, io
+    >>> with contextlib.redirect_stdout(io.StringIO()):
+    ...     found = explain(nn.Linear(4, 2), torch.zeros(1, 4))
+    >>> found.work[0].multiply_adds
+    8.0
+    """
 
     work: tuple[Work, ...] = field(repr=False)
     codes: dict[str, int]

@@ -11,7 +11,7 @@ Code = Literal["kernel", "block-diagonal product", "torch's convolution", "torch
 
 @dataclass(frozen=True)
 class Execution:
-    """The code that runs a layer on an input, and why; `basis` is the group if it runs in the group-Fourier basis.
+    """The `code` that runs a layer on an input, and `why`; `basis` is the group if it runs in the group-Fourier basis.
 
     >>> from quarterturn import C4
     >>> Execution("kernel", "wide enough to gain", C4).share

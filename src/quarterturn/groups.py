@@ -17,7 +17,7 @@ Element = tuple[int, ...]
 
 
 def compose(g: Element, h: Element) -> Element:
-    """The product gh, where h acts first: (gh)[i] = sign(g[i]) * h[|g[i]|].
+    """The product of the elements `g` and `h`, where h acts first: (gh)[i] = sign(g[i]) * h[|g[i]|].
 
     >>> compose((+2, -1), (+2, -1))  # two quarter turns are a half turn
     (-1, -2)
@@ -27,11 +27,11 @@ def compose(g: Element, h: Element) -> Element:
 
 @dataclass(frozen=True)
 class Group:
-    """A finite group of grid symmetries: a name and its elements, the identity first.
+    """A finite group of grid symmetries: a `name` and its `elements`, the identity first.
 
-    `table[g][h]` is the index of gh (h acts first) and `inverse[g]` is the index of the inverse of g. `exchanged` lists
-    the sets of axes, counted from 1, that the group swaps with each other: maps must be equally long along them.
-    Use `generate` to make a group from generators.
+    An element is written as signed axes, as `generate` takes them. `table[g][h]` is the index of gh (h acts first) and
+    `inverse[g]` is the index of the inverse of g. `exchanged` lists the sets of axes, counted from 1, that the group
+    swaps with each other: maps must be equally long along them. Use `generate` to make a group from generators.
 
     >>> C4.order, C4.dim, C4.inverse, C4.exchanged
     (4, 2, (0, 3, 2, 1), ((1, 2),))
@@ -175,11 +175,13 @@ def groups_for(axes: int) -> str:
 
 
 def generate(name: str, *generators: Element) -> Group:
-    """The smallest group that contains the generators, with its elements in an order that never changes.
+    """The smallest group that contains the `generators`, with its elements in an order that never changes.
 
-    Checkpoints rely on this order. The powers of the first generator come first. Each further generator s that is not
-    yet in the group appends the coset H.s of the elements H found so far, in their order. Then come the new cosets of s
-    times each generator in turn, and so on until the set is closed.
+    A generator is a tuple of signed axes: entry i says which old axis becomes new axis i (counted from 1), negative if
+    it is reversed. `name` is for messages and tables. Checkpoints rely on the order of elements: the powers of the
+    first generator come first. Each further generator s that is not yet in the group appends the coset H.s of the
+    elements H found so far, in their order. Then come the new cosets of s times each generator in turn, and so on until
+    the set is closed.
 
     >>> generate("C4 about the first axis of a volume", (1, 3, -2)).order
     4
@@ -208,7 +210,7 @@ GROUPS = {group.name: group for group in (FLIP, C2, MIRROR, C4, D4, OCTA, OCTA_F
 
 
 def about(group: Group, axis: int) -> Group:
-    """A group of the plane as one of volumes: it acts on the two other axes, and leaves this one, 1 to 3, as it is.
+    """A group of the plane as one of volumes: it acts on the two other axes, and leaves `axis`, 1 to 3, as it is.
 
     >>> about(C4, 1).name, about(C4, 1).elements[1]
     ('C4-1', (1, 3, -2))
@@ -228,7 +230,7 @@ def about(group: Group, axis: int) -> Group:
 
 
 def mirrors(*axes: int) -> Group:
-    """The mirrors that reverse these axes of a volume, 1 to 3, and their products: 2, 4 or 8 elements.
+    """The mirrors that reverse these `axes` of a volume, 1 to 3, and their products: 2, 4 or 8 elements.
 
     >>> mirrors(1, 2).name, mirrors(1, 2).elements
     ('mirrors-1-2', ((1, 2, 3), (-1, 2, 3), (1, -2, 3), (-1, -2, 3)))
@@ -249,10 +251,11 @@ def _check_axes(axes: Sequence[int]) -> None:
 def for_spacing(
     spacing: Sequence[float], *, flip: bool = False, reflections: bool = True, tolerance: float = 0.05
 ) -> Group:
-    """The symmetries of voxels (or pixels) with this spacing along each axis.
+    """The symmetries of voxels (or pixels) with this `spacing` along each axis.
 
     Axes of equal spacing are exchanged and reversed. An axis with a spacing of its own stays as it is; `flip` reverses
-    it too. Without `reflections` only turns are left. Spacings are equal if they differ by at most this fraction.
+    it too. Without `reflections` only turns are left. Spacings are equal if they differ by at most the fraction
+    `tolerance`.
 
     >>> for_spacing((1, 1, 3)).name, for_spacing((1, 1, 3), flip=True).name, for_spacing((0.98, 0.99, 0.99)).name
     ('D4-3', 'D4h-3', 'octa-full')
@@ -306,7 +309,7 @@ GROUPS |= {group.name: group for group in _groups_of_volumes()}
 
 
 def named(name: str) -> Group:
-    """Look up a group by name, ignoring case; the error for an unknown name suggests the closest valid ones.
+    """Look up a group by `name`, ignoring case; the error for an unknown name suggests the closest valid ones.
 
     >>> named("c4") is C4
     True

@@ -26,7 +26,7 @@ PoolFunction = Literal["mean", "max", "rms"] | Callable[[Tensor], Tensor]
 
 
 def act(x: Tensor, group: Group, g: int, kind: Kind = "scalar") -> Tensor:
-    """Turn maps by element number g of the group: the paper's r x (section 4.2).
+    """Turn maps by element number `g` of the group: the paper's r x (section 4.2).
 
     Maps `(N, C, *S)` -> `(N, C, *S')`, where the element may exchange axes; dense tensors stay unchanged. With
     `kind="vector"` the features are directions of `group.dim` components each (component i along axis i, the fastest

@@ -9,7 +9,12 @@ Indices = frozenset[int]
 
 
 class Subgroups(tuple[Group, ...]):
-    """Groups, the smallest first; `str` gives a table of them."""
+    """Groups, the smallest first; `str` gives a table of them.
+
+    >>> from quarterturn import C4
+    >>> print(subgroups(C4)[1].name)
+    C2
+    """
 
     __slots__ = ()
 

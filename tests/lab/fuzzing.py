@@ -21,6 +21,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
@@ -93,6 +94,16 @@ def _images(root: Path, run: Path) -> dict[str, Target]:
         path = root / f"{name.replace(' ', '_')}.{name[-4:].strip().replace('tiff', 'tif')}"
         Image.fromarray(array).save(path)
         found[name] = Target(path, f"predict {floats} {path} --out {root}/out.csv")
+    if find_spec("tifffile"):
+        import tifffile
+
+        for name, big in {"pages tiff": False, "big pages tiff": True}.items():
+            path = root / f"{name.replace(' ', '_')}.tif"
+            with tifffile.TiffWriter(path, bigtiff=big) as file:
+                for _ in range(2):  # each with a smaller copy below it
+                    file.write(pixels, subifds=1, rowsperstrip=4)
+                    file.write(pixels[::2, ::2], subfiletype=1, tile=(16, 16))
+            found[name] = Target(path, f"predict {floats} {path} --out {root}/out.csv")
     return found
 
 

@@ -1,10 +1,12 @@
-"""Kills a run again and again, at random moments and in the middle of writing, and compares its weights at the end."""
+"""Kills a run, or one of its processes, again and again, and compares the weights at the end."""
 
 import os
 import random
 import signal
 import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from labtools import tiny, weights, worker
@@ -65,3 +67,51 @@ def _wait_for_a_write(directory: Path) -> bool:
         if any(PARTIAL.fullmatch(name) for name in os.listdir(directory)):
             return True
     return False
+
+
+# --- processes that train together ------------------------------------------------------------------------------------
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+TOGETHER = "--train-size 256 --batch 32 --no-divide-batch --checkpoint-seconds 0 --seed 1 --threads 1"
+
+
+def killed_ranks(folder: Path, kills: int, victim: Callable[[], int]) -> dict[str, object]:
+    """A run of two processes under torchrun, of which one is killed so many times, beside one that is left alone."""
+    for kind in ("whole", "killed"):
+        killed = _under_torchrun(folder / kind, kills if kind == "killed" else 0, 2 * kills + 2, victim)
+    whole, last = (next((folder / kind).rglob("model.safetensors")).parent for kind in ("whole", "killed"))
+    return {"kills": killed, "same_weights": weights(whole) == weights(last)}
+
+
+def _under_torchrun(runs: Path, kills: int, epochs: int, victim: Callable[[], int]) -> int:
+    command = [*TORCHRUN, "--max-restarts", str(kills + 1), "-m", "quarterturn_lab", "train", "synthetic/residual-c4"]
+    command += [*TOGETHER.split(), "--epochs", str(epochs), "--runs-dir", str(runs)]
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    process = subprocess.Popen(command, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    killed, end = 0, time.monotonic() + SECONDS * (2 + kills)
+    try:
+        while process.poll() is None and time.monotonic() < end:
+            time.sleep(0.05)
+            lines = sum(len(path.read_text().splitlines()) for path in runs.rglob("metrics.jsonl"))
+            if killed < kills and lines > 2 * killed and (pid := pid_of(victim(), process.pid)):
+                os.kill(pid, signal.SIGKILL)
+                killed += 1
+                time.sleep(1)
+    finally:
+        if process.poll() is None:
+            process.terminate()  # which ends the others too
+    if process.wait():
+        raise RuntimeError(f"torchrun has ended with code {process.returncode}")
+    return killed
+
+
+def pid_of(rank: int, below: int) -> int | None:
+    """The process with this rank below another one."""
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == below and f"\0RANK={rank}\0" in (path / "environ").read_text():
+                return int(path.name)
+        except (OSError, ValueError):
+            continue
+    return None

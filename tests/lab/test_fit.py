@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ from labtools import call, nuclei_tree
 from PIL import Image
 from safetensors.torch import load_file
 
-from quarterturn_lab.data.dataset import Settings
+from quarterturn_lab.data.dataset import Scenes, Settings, ragged
 from quarterturn_lab.data.look import Found, look
 from quarterturn_lab.data.synthetic import CLASSES, draw
 from quarterturn_lab.errors import ConfigError
-from quarterturn_lab.fit import plan
+from quarterturn_lab.fit import plan, symmetry
 from quarterturn_lab.fit.fitting import Fit
 from quarterturn_lab.fit.request import Request, checked_request, read_file
 from quarterturn_lab.fit.symmetry import Evidence, decide, moved
@@ -190,6 +191,26 @@ def test_images_and_labels_are_moved_together(pairs: Path) -> None:
     for new, old in zip(turned.valid, data.valid, strict=True):
         assert (turned.images[new] == np.rot90(data.images[old], -1, (1, 2))).all()
         assert turned.labels[new] == data.labels[old]
+
+
+def test_masks_are_mirrored_with_their_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right answers for mirrored images cost nothing: they are compared with mirrored masks."""
+    masks = np.random.default_rng(0).integers(0, 2, (4, 8, 8)).astype(np.uint8)
+    places = np.arange(4)
+    data = Scenes(
+        ragged([mask[None] for mask in masks]), ragged(list(masks)), ("no", "yes"), tuple("abcd"), places, places, ""
+    )
+    data = replace(data, valid=places)
+
+    def right(probe: Any, data: Any, indices: Any, group: Any, g: int) -> tuple[Any, Any]:
+        seen = moved(data, indices, group, g)
+        labels = [seen.labels[i] for i in seen.valid]
+        return [label.astype(np.float64) for label in labels], labels
+
+    monkeypatch.setattr(symmetry, "answers", right)
+    probe: Any = (None, None)
+    found = symmetry.evidence(probe, probe, data)
+    assert max(found.turned.max(), found.mirrored.max()) < 0.01
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------

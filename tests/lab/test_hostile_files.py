@@ -289,6 +289,15 @@ def test_a_damaged_file_is_one_line_that_names_it(name: str, run: Path, capsys: 
     assert name in errors
 
 
+def test_a_function_that_is_no_text_is_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = json.loads((run / "config.json").read_text())
+    for factory in (1.5, [1], {"a": 1}, True):
+        (run / "config.json").write_text(json.dumps({**settings, "factory": factory}))
+        code, _, errors = call(f"export {run} --onnx {run}/net.onnx", capsys)
+        assert (code, errors.count("\n")) == (2, 1)
+        assert "config.json" in errors
+
+
 def test_damaged_records_do_not_stop_a_report(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for content in (b'{"epoch": 1}\n{"epo', b"[1]\n", b"[" * 100_000):
         (run / "metrics.jsonl").write_bytes(content)

@@ -1,16 +1,12 @@
 """Several processes that train one network: they take the steps of one, and what goes wrong is said in one line."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from killing import killed_ranks
 from labtools import call, class_folders, nuclei_tree, small, tiny
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -194,45 +190,8 @@ def test_a_slurm_job_with_tasks_needs_srun(monkeypatch: pytest.MonkeyPatch) -> N
 # --- killed processes -------------------------------------------------------------------------------------------------
 
 
-def pid_of(rank: int, below: int) -> int | None:
-    """The process with this rank below another one."""
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == below and f"\0RANK={rank}\0" in (path / "environ").read_text():
-                return int(path.name)
-        except (OSError, ValueError):
-            continue
-    return None
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_torchrun_resumes_after_a_process_is_killed(tmp_path: Path, victim: int) -> None:
-    name = "synthetic/residual-c4"
-    options = "--epochs 6 --train-size 256 --batch 32 --no-divide-batch --checkpoint-seconds 0 --seed 1 --threads 1"
-    begin = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    found = {}
-    for kind in ("whole", "killed"):
-        runs = tmp_path / kind
-        command = [*begin, "--max-restarts", "3", "-m", "quarterturn_lab", "train", name, *options.split()]
-        process = subprocess.Popen([*command, "--runs-dir", str(runs)], env=variables, stderr=subprocess.DEVNULL)
-        kills = 0
-        try:
-            end = time.monotonic() + 400
-            while process.poll() is None and time.monotonic() < end:
-                time.sleep(0.05)
-                lines = sum(len(path.read_text().splitlines()) for path in runs.rglob("metrics.jsonl"))
-                if kind == "killed" and kills < 2 and lines > 2 * kills and (pid := pid_of(victim, process.pid)):
-                    os.kill(pid, signal.SIGKILL)
-                    kills += 1
-                    time.sleep(1)
-        finally:
-            process.kill() if process.poll() is None else None
-        assert process.wait() == 0
-        assert kills == (2 if kind == "killed" else 0)
-        (path,) = runs.rglob("model.safetensors")
-        found[kind] = load_file(path)
-    for key, value in found["whole"].items():
-        assert torch.equal(value, found["killed"][key])
+    found = killed_ranks(tmp_path, kills=2, victim=lambda: victim)
+    assert found == {"kills": 2, "same_weights": True}

@@ -250,7 +250,7 @@ def test_paired_intervals() -> None:
 
 def record(entry: Entry, seed: int, loss: float, cpu: float = 100.0, turned: float | None = None) -> dict[str, Any]:
     scores = {"cross_entropy": loss, "accuracy": 0.5, "rmse": loss}
-    scores |= dict.fromkeys(("dice", "average_precision", "auc", "break_even"), 1 - loss / 10)
+    scores |= dict.fromkeys(("dice", "average_precision", "auc", "break_even", "turned_dice"), 1 - loss / 10)
     averaged = {**scores, "cross_entropy": loss if turned is None else turned}
     parts = {"train": scores, "test": scores, "test_4_turns": averaged, "valid": scores, "valid_4_turns": averaged}
     about = {"platform": "p", "python": "3", "torch": "2", "processor": "x", "cores": 2}

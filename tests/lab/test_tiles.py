@@ -34,7 +34,7 @@ def in_tiles(view: View, image: np.ndarray, side: int = SIDE) -> np.ndarray:
     whole = None
     for tile, part in view.parts(image, side):
         whole = np.full((len(part), *view.outputs), np.nan) if whole is None else whole
-        whole[:, tile.rows.first : tile.rows.last, tile.columns.first : tile.columns.last] = part
+        whole[:, tile[0].first : tile[0].last, tile[1].first : tile[1].last] = part
     assert whole is not None
     return whole
 
@@ -95,7 +95,7 @@ def test_tiles_of_a_u_net_are_those_of_the_whole_image(group: str | None, sizes:
     view = view_of(net, 2, sizes)
     assert (view.alone, view.step, view.stride, view.outputs) == ("", 4, 1, sizes)
     assert len(view.tiles(SIDE)) >= 9
-    assert any(tile.rows.start > 0 and tile.columns.stop < sizes[1] for tile in view.tiles(SIDE))
+    assert any(tile[0].start > 0 and tile[1].stop < sizes[1] for tile in view.tiles(SIDE))
     assert error(net, view, image) < 1e-10
 
 
@@ -161,7 +161,7 @@ def test_a_turned_image_gives_the_turned_answer_across_tiles(group: qt.Group) ->
 def test_tiles_turn_with_the_image() -> None:
     for length in range(65, 700, 13):
         view = View(lambda x, tile, sizes: x, (length, length), (length, length), step=8, reach=19)
-        spans = [tile.columns for tile in view.tiles(64) if tile.rows.first == 0]
+        spans = [tile[1] for tile in view.tiles(64) if tile[0].first == 0]
         mirrored = [(length - s.stop, length - s.start, length - s.last, length - s.first) for s in reversed(spans)]
         assert [tuple(span) for span in spans] == mirrored
         assert all(span.start % 8 == 0 and (length - span.stop) % 8 == 0 for span in spans)

@@ -96,7 +96,7 @@ def convert(
     unknown: Unknown = "plain",
     output: Output = "pooled",
     method: str = "forward",
-    head: Head = "pool",
+    head: Head = "auto",
     match: Tensor | None = None,
 ) -> Converted:
     """The same network with every convolution sharing its filters over orientations: exactly equivariant.
@@ -107,9 +107,9 @@ def convert(
     `init="scratch"` weights are drawn anew: as strong as the old ones, or by He where the old ones are torch's default;
     "pretrained" projects the old ones, and keeps much more with `match`, some hundred images: channels that respond
     alike to turned images become one feature. An `example` input is needed where the network's code looks at the sizes
-    of its maps. `head` is what the last layer sees of each feature's orientations: what `pool` leaves of them, their
-    "max", their "invariants" (a few numbers more), or what is pooled after a "hidden" layer. The model itself is not
-    changed.
+    of its maps. `head` is what the last layer sees of each feature's orientations: what "pool" leaves of them, their
+    "max", their "invariants" (a few numbers more), or what is pooled after a "hidden" layer. "auto" takes invariants
+    where the last layer sees vectors, and pools maps. The model itself is not changed.
 
     Submodules that cannot be followed, and those named in `plain`, run as they are in every orientation: exact, but G
     times the work; `conversion` says which and why. `unknown="refuse"` raises an error that lists them instead. For a
@@ -124,6 +124,8 @@ def convert(
     _check_model(model)
     _check_options(group, rotate, keep, pool, init, unknown, output)
     _check_head(head, until, output)
+    if head == "auto" and (pool != "mean" or until is not None or output == "stacked"):
+        head = "pool"  # as asked for, or with no last layer that sees orientations
     _check_until(model, until)
     _check_match(match, init, group)
     example = match[:2] if example is None and match is not None else example
@@ -161,7 +163,7 @@ def convert(
 
 
 def _check_that_head_is_there(head: str, writer: EquivariantWriter, search: PlainSearch) -> None:
-    if head != "pool" and not writer.heads:
+    if head not in ("auto", "pool") and not writer.heads:
         parts = "".join(f"; {path} stays as it is: {why}" for path, why in search.parts.items())
         raise ConversionError(
             f"head={head!r} needs a last layer, a linear one or a 1x1 convolution that makes an output and does not "
@@ -242,11 +244,11 @@ def _check_options(
 def _check_head(head: str, until: str | None, output: str) -> None:
     if head not in HEADS:
         raise not_known("value of head", head, HEADS)
-    if head != "pool" and output == "stacked":
+    if head not in ("auto", "pool") and output == "stacked":
         raise OptionError(
             f"head={head!r} and output='stacked' do not go together: a head leaves no orientations to stack"
         )
-    if head != "pool" and until is not None:
+    if head not in ("auto", "pool") and until is not None:
         raise OptionError(
             f"head={head!r} and until={until!r} do not go together: from {until!r} on the network stays as it is, and "
             "its last layer sees no orientations"

@@ -279,9 +279,10 @@ def _sizes(call: Call) -> Any:
         if is_token_axis(call.w.group.dim, axis) and value.form == "maps" and value.positions:
             sides = [call.w.method("size", value.node, 2 + i) for i in range(call.w.group.dim)]
             return replace(number(size, call.w.function(math.prod, sides)), axes=(axis,))
-        if axis and all(isinstance(c, Position | Cut) for c in axis) and value.form == "maps":
-            sides = [c.size if isinstance(c, Cut) else call.w.method("size", value.node, 2 + c.axis) for c in axis]
-            return replace(number(size, call.w.function(math.prod, sides)), axes=(axis,))
+        held = [c for c in axis if isinstance(c, Position | Cut)]
+        if held and len(held) == len(axis) and value.form == "maps":
+            each = [c.size if isinstance(c, Cut) else call.w.method("size", value.node, 2 + c.axis) for c in held]
+            return replace(number(size, call.w.function(math.prod, each)), axes=(axis,))
         if axis and isinstance(axis[0], Batch) and all(isinstance(c, Position | Cut | Own) for c in axis[1:]):
             return replace(number(size), axes=(axis,), for_one=axis_size(axis[1:]))
         same = all(isinstance(c, Extra | Spread | Cut) for c in axis)  # numbers of features and examples differ there

@@ -30,8 +30,8 @@ from quarterturn.layers.linear import RollLinear
 from quarterturn.layers.operations import Pool
 from quarterturn.ops import PoolFunction
 
-Head = Literal["pool", "max", "invariants", "hidden"]
-HEADS = ("pool", "max", "invariants", "hidden")
+Head = Literal["auto", "pool", "max", "invariants", "hidden"]
+HEADS = ("auto", "pool", "max", "invariants", "hidden")
 LAYERS: dict[int, Any] = {2: nn.Linear, 3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}  # by the axes of the weight
 
 

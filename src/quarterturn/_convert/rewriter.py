@@ -174,10 +174,16 @@ class EquivariantRewriter:
         return replace(new, axes=axes)
 
     def is_head(self, node: fx.Node, args: Any) -> bool:
-        """Whether orientations are pooled before this layer: with head="pool" only where that makes no difference."""
+        """Whether orientations end before this layer: with head="pool" only where that makes no difference."""
         if node not in self.last.nodes or args[0].kind != "oriented" or sees_positions(args[0]):
             return False
-        return self.head != "pool" or (self.writer.pool == "mean" and node in self.last.mean_first)
+        return self.head_of(args[0]) != "pool" or (self.writer.pool == "mean" and node in self.last.mean_first)
+
+    def head_of(self, value: TrackedValue) -> Head:
+        """What the last layer sees. Invariants of whole maps cost time and gain nothing that was measured."""
+        if self.head != "auto":
+            return self.head
+        return "pool" if any(position.size > 1 for position in value.positions) else "invariants"
 
     def last_layer(self, node: fx.Node, args: Any, kwargs: Any, example: Any) -> TrackedValue:
         if node.op == "call_module":
@@ -188,7 +194,7 @@ class EquivariantRewriter:
             given = option(args, kwargs, 1, "weight"), option(args, kwargs, 2, "bias")
             path = given[0].source.removesuffix(".weight")
             weight, bias = (None if value is None else value.example for value in given)
-        return last_layer(self.writer, self.head, path, weight, bias, args[0], example)
+        return last_layer(self.writer, self.head_of(args[0]), path, weight, bias, args[0], example)
 
     def is_plain(self, node: fx.Node) -> bool:
         """Whether the node calls a module that is not followed."""
@@ -239,7 +245,7 @@ class EquivariantRewriter:
         return _unoriented(self.captured.example(node), new)
 
     def output(self, node: fx.Node, result: Any) -> None:
-        if self.head != "pool" and self.last.other_outputs:
+        if self.head not in ("auto", "pool") and self.last.other_outputs:
             self.writer.notes.append(
                 f"{self.last.other_outputs} outputs have no last layer, and are pooled as they are"
             )

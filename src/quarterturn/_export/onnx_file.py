@@ -27,10 +27,10 @@ def export(
 ) -> fx.GraphModule:
     """Write an equivariant network to an ONNX file, and return the plain network that the file holds.
 
-    `free` says what may differ from the example: "nothing", the "batch" size, or the batch size and all map "sizes"
-    (for fully convolutional networks). With `fold`, batch norms are folded into convolutions. onnxruntime then runs the
-    file on the example, on its turned copies and, if sizes are free, on maps of another shape. If an output differs
-    from the network's, the file is deleted and an error is raised.
+    `file` is written for inputs like `example`. `free` says what may differ from the example: "nothing", the "batch"
+    size, or the batch size and all map "sizes" (for fully convolutional networks). With `fold`, batch norms are folded
+    into convolutions. onnxruntime then runs the file on the example, on its turned copies and, if sizes are free, on
+    maps of another shape. If an output differs from the network's, the file is deleted and an error is raised.
 
     >>> from quarterturn import C4, SliceConv, Pool
     >>> net = nn.Sequential(SliceConv(C4, 1, 2, 3, rotate="filters"), nn.ReLU(), Pool(C4, rotate="filters"))

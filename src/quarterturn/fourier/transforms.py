@@ -73,8 +73,8 @@ def added(terms: list[npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]:
 class Transform:
     """A layer on the group in the Fourier basis.
 
-    `analysis` takes the |G| values of f to the parts of all jobs, in the order (job, row, part). `weights` is the
-    matrix from W to the jobs' weights (job, part, column). `synthesis` takes the products (job, row, column) to y. Its
+    `analysis` takes the |G| values of f to the parts of all jobs, in the order (job, part, row). `weights` is the
+    matrix from W to the jobs' weights (job, part, column). `synthesis` takes the products (job, column, row) to y. Its
     adjoint takes y's gradient to those of the products: `gather[i]` is the analysed part, and its sign, of product i.
     `exact` says whether a layer is equivariant to the bit.
     """
@@ -103,8 +103,9 @@ def transform_of(group: Group) -> Transform | None:
     outputs: list[int] = []
     for one in lines:
         values = [[analysis.sum_over(chains, one.cosets(j, b)) for j in range(len(one.vectors))] for b in one.columns]
-        outputs += [place for column in values for place in one.rows(analysis, column)]
         d, columns = 2 if one.hexagonal else len(one.vectors), len(one.columns)
+        rows = [one.rows(analysis, column) for column in values]
+        outputs += [row[p] for p in range(d) for row in rows]
         scaled = one.weights() * d / (group.order * one.frame)
         if one.commutant == 2 and not one.hexagonal:
             jobs.append(Job(2, 1, 2))  # each of the two rows by itself: a turn exchanges them
@@ -135,7 +136,7 @@ def _synthesis(group: Group, lines: "Sequence[_Lines]", jobs: Sequence[Job], sum
         if one.commutant == 2 and not one.hexagonal:
             along = [[builder.sum([(first, 1), (first + 3, -1)]), builder.sum([(first + 1, 1), (first + 2, 1)])]]
         else:
-            along = [[first + b * job.columns + j for j in range(job.columns)] for b in range(job.rows)]
+            along = [[first + j * job.rows + b for j in range(job.columns)] for b in range(job.rows)]
             if one.hexagonal:
                 along = [[*of_b, builder.sum([(of_b[0], -1), (of_b[1], -1)])] for of_b in along]
         for h in range(group.order):

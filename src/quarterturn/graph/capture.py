@@ -141,7 +141,7 @@ def _types_of_examples() -> Iterator[None]:
     """Let libraries that ask for the type of a stand-in hear that of its example: `torch.jit.isinstance` and einops."""
     asked = torch.jit.isinstance
     torch.jit.isinstance = lambda obj, target_type: asked(fx.node.map_aggregate(obj, _value), target_type)
-    einops = sys.modules.get("einops._backends")
+    einops: Any = sys.modules.get("einops._backends")
     known = getattr(einops, "_type2backend", {})  # by type, where it has been asked for it
     if hasattr(einops, "TorchBackend"):
         known[_Example] = einops.TorchBackend()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from quarterturn.errors import ShapeError
-from quarterturn.fourier.transforms import Job, Program, transform_of
+from quarterturn.fourier.transforms import transform_of
 from quarterturn.groups import Element, Group
 from quarterturn.kernel.border import Numbers
 from quarterturn.kernel.plan import middles_of, misplaced
@@ -38,7 +38,6 @@ class VolumePlan(NamedTuple):
 
     numbers: Numbers
     places: Tensor
-    jobs: tuple[Job, ...]
     weights: Tensor  # from W~ to the Fourier basis, (weights, G)
 
 
@@ -78,52 +77,30 @@ def volume_plan(group: Group, window: VolumeWindow, batch: int, features: tuple[
         (group.order, batch, *(reversed(features) if adjoint else features), *sizes[0], *sizes[1], len(index)),
         transform.jobs,
         transform.gather,
-        _listed(transform.analysis),
-        _listed(transform.synthesis),
+        transform.analysis,
+        transform.synthesis,
         reads,
     )
-    return VolumePlan(
-        numbers, torch.tensor(index), transform.jobs, torch.tensor(transform.weights, dtype=torch.float32)
-    )
-
-
-def _listed(program: Program) -> list[int]:
-    steps = ([step.to, len(step.terms), *itertools.chain(*step.terms)] for step in program.steps)
-    return [program.places, len(program.steps), *itertools.chain(*steps)]
+    return VolumePlan(numbers, torch.tensor(index), torch.tensor(transform.weights, dtype=torch.float32))
 
 
 def to_fourier(plan: VolumePlan, weight: Tensor, adjoint: bool) -> Tensor:
-    """A weight `(out, in*G, *k)` as the kernel takes it: for each irrep (part, input and offset, column and output)."""
+    """A weight `(out, in*G, *k)` as the kernel takes it: (input, offset, weight of the Fourier basis, output)."""
     order = plan.weights.shape[1]
     out, count = len(weight), weight.shape[1] // order
     flat = weight.float().reshape(out * count, -1)  # (orientation, position) in the last axis
     missing = torch.cat([flat, flat.new_zeros(len(flat), 1)], 1) if bool((plan.places < 0).any()) else flat
     spread = missing.index_select(1, plan.places.flatten() % missing.shape[1])
     found = spread.view(-1, order) @ plan.weights.t()  # (out * in * U, weights)
-    found = found.view(out, count, len(plan.places), -1).permute((3, 0, 2, 1) if adjoint else (3, 1, 2, 0))
-    return torch.cat([_by_pairs(part, job) for part, job in _jobs(found, plan.jobs)])
+    found = found.view(out, count, len(plan.places), -1)
+    return found.permute((0, 2, 3, 1) if adjoint else (1, 2, 3, 0)).contiguous()
 
 
 def from_fourier(plan: VolumePlan, found: Tensor, out: int, count: int, kernel_size: Sequence[int]) -> Tensor:
     """The adjoint of `to_fourier`: the gradient to a weight `(out, in*G, *k)`."""
     order, offsets = plan.weights.shape[1], len(plan.places)
-    parts, first = [], 0
-    for job in plan.jobs:
-        size = job.parts * job.columns * offsets * count * out
-        part = found[first : first + size].view(job.parts, count * offsets, job.columns, out)
-        parts.append(part.transpose(1, 2).reshape(-1, count, offsets, out))
-        first += size
-    spread = torch.tensordot(torch.cat(parts), plan.weights, dims=([0], [0]))  # (in, U, out, G)
+    spread = torch.tensordot(found.view(count, offsets, -1, out), plan.weights, dims=([2], [0]))  # (in, U, out, G)
     spread = spread.permute(2, 0, 1, 3).reshape(out * count, offsets * order)
     length = order * torch.Size(kernel_size).numel()
     flat = spread.new_zeros(out * count, length + 1).index_add_(1, plan.places.flatten() % (length + 1), spread)
     return flat[:, :length].reshape(out, count * order, *kernel_size)
-
-
-def _jobs(found: Tensor, jobs: Sequence[Job]) -> list[tuple[Tensor, Job]]:
-    return list(zip(found.split([job.parts * job.columns for job in jobs]), jobs, strict=True))
-
-
-def _by_pairs(part: Tensor, job: Job) -> Tensor:
-    """`(part and column, in, U, out)` as (part, in and U, column and out), flat."""
-    return part.unflatten(0, (job.parts, job.columns)).permute(0, 2, 3, 1, 4).flatten()

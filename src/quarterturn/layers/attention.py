@@ -23,7 +23,8 @@ class Attention(nn.Module):
 
     `kind="frame"`: every orientation has `heads` heads of its own, and attends to its own features. `kind="coupled"`:
     products of queries and keys are summed over orientations, so that all of them attend to the same tokens. Features
-    and heads are those of one orientation. Sliced tokens need `extra` and `grid`, as `RollLinear` does.
+    and heads are those of one orientation. `dropout` drops attention weights in training. Sliced tokens need `extra`
+    and `grid`, as `RollLinear` does.
 
     >>> from quarterturn import C4
     >>> Attention(C4, 16, heads=2, rotate="filters")(torch.zeros(2, 10, 64)).shape

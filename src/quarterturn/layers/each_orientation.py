@@ -52,7 +52,7 @@ class EachOrientation(nn.Module):
     """Apply any torch layer to each orientation in its own frame; for layers that quarterturn does not have.
 
     Sliced tensors go through the layer unchanged; stacked ones are turned into their own frames and back, which copies
-    them. The layer must treat examples independently and keep their number. Use `BatchNorm` for batch statistics:
+    them. The `layer` must treat examples independently and keep their number. Use `BatchNorm` for batch statistics:
     here, maps that are not square run in two batches.
 
     >>> from quarterturn import C4

@@ -141,7 +141,7 @@ class InstanceNorm(_Norm):
 
 
 class GroupNorm(_Norm):
-    """Group norm: normalises each group of features, for each example and orientation, over positions.
+    """Group norm: normalises each of `num_groups` groups of features, for each example and orientation, over positions.
 
     >>> from quarterturn import C4
     >>> GroupNorm(C4, 2, 8, rotate="filters")(torch.randn(2, 32, 5, 7)).shape

@@ -73,21 +73,45 @@ class _Operation(nn.Module):
 
 
 class Stack(_Operation):
-    """Realign the pathways and put them into the features; see `ops.stack`."""
+    """Realign the pathways and put them into the features; see `ops.stack`.
+
+    Sliced `(G*N, C, *S)` -> stacked `(N, C*G, *S)`.
+
+    >>> import torch
+    >>> from quarterturn import C4
+    >>> Stack(C4)(torch.zeros(8, 3, 5, 5)).shape
+    torch.Size([2, 12, 5, 5])
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.stack(x, self.group)
 
 
 class Unstack(_Operation):
-    """Move the orientations from the features into the batch; see `ops.unstack`."""
+    """Move the orientations from the features into the batch; see `ops.unstack`.
+
+    Stacked `(N, C*G, *S)` -> sliced `(G*N, C, *S)`.
+
+    >>> import torch
+    >>> from quarterturn import C4
+    >>> Unstack(C4)(torch.zeros(2, 12, 5, 5)).shape
+    torch.Size([8, 3, 5, 5])
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.unstack(x, self.group)
 
 
 class Roll(_Operation):
-    """Let each pathway see all others, realigned to it; see `ops.roll`."""
+    """Let each pathway see all others, realigned to it; see `ops.roll`.
+
+    Sliced `(G*N, C, *S)` -> sliced `(G*N, C*G, *S)`.
+
+    >>> import torch
+    >>> from quarterturn import C4
+    >>> Roll(C4)(torch.zeros(8, 3, 5, 5)).shape
+    torch.Size([8, 12, 5, 5])
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.roll(x, self.group)

@@ -1,6 +1,5 @@
 """Batch norms whose statistics run over all processes that share a batch: ours and torch's, on CPUs and GPUs."""
 
-from functools import cache
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
@@ -16,9 +15,9 @@ def sync_batch_norm(net: Net, on: bool = True) -> Net:
     """Let every batch norm of a network take its statistics over all processes of torch.distributed; gives the network.
 
     In training, a batch that is split over processes is then normalised as it would be in one. Statistics of our norms
-    run over orientations too. The network is changed in place: parameters, buffers and their names stay. It works with
-    any backend, gloo on CPUs included, which torch's SyncBatchNorm does not. timm's norms with an activation are known
-    too. `on=False` switches it off again.
+    run over orientations too. The network `net` is changed in place: parameters, buffers and their names stay. It works
+    with any backend, gloo on CPUs included, which torch's SyncBatchNorm does not. timm's norms with an activation are
+    known too. `on=False` switches it off again.
 
     >>> from quarterturn import C4
     >>> net = sync_batch_norm(nn.Sequential(BatchNorm(C4, 8, rotate="filters"), nn.BatchNorm2d(8)))
@@ -89,9 +88,9 @@ SYNCHRONISED: dict[type, Any] = {
 }
 
 
-@cache
-def _twin(kind: type) -> Any:
+def _twin(kind: Any) -> Any:
     """The synchronised form of a type of norms, with its layers and options; None if it is not known."""
-    if kind.__name__ == "BatchNormAct2d" and issubclass(kind, nn.BatchNorm2d) and not issubclass(kind, _Synchronised):
-        return type(kind.__name__, (_WithActivation, kind), {"__module__": __name__})
+    has_activation = kind.__name__ == "BatchNormAct2d" and issubclass(kind, nn.BatchNorm2d)
+    if has_activation and kind not in SYNCHRONISED and not issubclass(kind, _Synchronised):
+        SYNCHRONISED[kind] = type(kind.__name__, (_WithActivation, kind), {"__module__": __name__})
     return SYNCHRONISED.get(kind)

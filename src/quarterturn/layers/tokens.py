@@ -113,8 +113,9 @@ def check_token_options(group: Group, extra: int, grid: Sequence[int] | None) ->
 class PatchEmbed(nn.Module):
     """An image as tokens, one for each patch: a `SliceConv` whose stride is its window, of any side, odd or even.
 
-    Plain maps `(N, in, *S)` -> stacked `(N, T, features*G)` with `rotate="filters"`, sliced `(G*N, T, features)` with
-    `rotate="maps"`. Rows and columns that make no whole patch are left out, at each orientation's own far side.
+    Plain maps `(N, in, *S)`, cut into patches of side `patch`, -> stacked `(N, T, features*G)` with `rotate="filters"`,
+    sliced `(G*N, T, features)` with `rotate="maps"`. Rows and columns that make no whole patch are left out, at each
+    orientation's own far side.
 
     >>> from quarterturn import C4
     >>> PatchEmbed(C4, 3, 48, 16, rotate="filters")(torch.zeros(2, 3, 224, 224)).shape

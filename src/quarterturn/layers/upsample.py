@@ -19,7 +19,9 @@ LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 
 
 class Upsample(nn.Module):
-    """Up-sample maps, with options as in torch; `mode` is "nearest" or "linear" (bilinear in 2-D, trilinear in 3-D).
+    """Up-sample maps to `size`, or by `scale_factor`, with options as in torch.
+
+    `mode` is "nearest" or "linear" (bilinear in 2-D, trilinear in 3-D).
 
     >>> from quarterturn import C4
     >>> import torch

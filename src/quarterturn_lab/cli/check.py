@@ -8,19 +8,18 @@ from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.evaluation.score import examples, scene_error
 from quarterturn_lab.runs.trained import load_with_data
 from quarterturn_lab.runs.trust import Trust
+from quarterturn_lab.settings.networks import AXES, group_for
 
 
 def check_run(directory: Path, group_name: str | None, data_folder: str | None, whole: bool, trust: Trust) -> bool:
     """Print the symmetry law and the error of each layer. True if the network's output is equivariant."""
     config, data, net = load_with_data(directory, data_folder, trust)
-    group = qt.named(group_name or config.net.group or "C4")
-    if group.dim != 2:
-        raise ConfigError(f"--group {group_name} turns {group.dim} axes, and images have 2: use C4 or D4, say")
+    group = group_for(group_name or config.net.group or AXES[config.net.axes], config.net.axes)
     if whole and isinstance(data, Dataset):
         raise ConfigError(
             "--whole is for networks that label each pixel; this one labels whole images: leave --whole out"
         )
-    images = examples(config, data, data.test[:4]).double()
+    images = examples(config, data, data.test[: 4 if config.net.axes == 2 else 1]).double()
     net = net.double()
     print(f"{'layer':>22}  {'kind':<16} {'law under ' + group.name:<24} relative error")
     for layer in qt.laws_by_layer(net, group, images):

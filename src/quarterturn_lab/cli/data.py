@@ -53,7 +53,9 @@ def _undecodable(layout: Layout, known: dict[str, str], settings: Settings) -> d
 
     def attempt(path: Path) -> None:
         try:
-            if layout.meaning:
+            if layout.meaning and layout.axes == 3:
+                image_mask_pairs.volume(path, mask_of[path], settings, layout.meaning)
+            elif layout.meaning:
                 image_mask_pairs.one(path, mask_of[path], settings, meaning=layout.meaning)
             else:
                 images.decoded(path, settings)

@@ -8,8 +8,7 @@ import numpy as np
 
 from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.evaluation.classification import confusion, f1_by_tag, recalls, rmse
-from quarterturn_lab.evaluation.score import labels_of, predict
-from quarterturn_lab.evaluation.tasks import TASKS
+from quarterturn_lab.evaluation.score import labels_of, predict, scores_of
 from quarterturn_lab.files import write_atomically
 from quarterturn_lab.runs.environment import pick_device
 from quarterturn_lab.runs.trained import load_with_data
@@ -24,10 +23,11 @@ def evaluate_run(directory: Path, turns: int, data_folder: str | None, output: P
     device = pick_device(config.device)
     angles = tuple(360.0 * i / turns for i in range(turns))
     plain = predict(config, net.to(device), data, data.test, device)
-    averaged = predict(config, net, data, data.test, device, angles)
     labels = labels_of(config, data, data.test)
-    scores = TASKS[data.task].scores
-    record: dict[str, Any] = {"test": scores(plain, labels), f"test, {turns} turns averaged": scores(averaged, labels)}
+    record: dict[str, Any] = {"test": scores_of(data, data.test, plain, labels)}
+    if config.net.axes == 2:
+        averaged = predict(config, net, data, data.test, device, angles)
+        record[f"test, {turns} turns averaged"] = scores_of(data, data.test, averaged, labels)
     for name, found in record.items():
         print(f"{name}: " + "  ".join(f"{key} {value:.4f}" for key, value in found.items()))
     if data.task == "classes":
@@ -37,7 +37,7 @@ def evaluate_run(directory: Path, turns: int, data_folder: str | None, output: P
     elif data.task == "tags":
         record |= _tag_by_tag(plain, labels, data.classes)
     else:
-        each = [scores([p], [t]) for p, t in zip(plain, labels, strict=True)]
+        each = [scores_of(data, data.test[i : i + 1], [plain[i]], [labels[i]]) for i in range(len(plain))]
         record["images"] = {data.names[i]: found for i, found in zip(data.test, each, strict=True)}
         for name, found in record["images"].items():
             print(f"{name}: " + "  ".join(f"{key} {value:.4f}" for key, value in found.items()))

@@ -67,8 +67,12 @@ def _finish(run: Path, written: Written) -> None:
     print(f"\n{written.headline}\n")
     if written.warning:
         print(f"note: {written.warning}\n")
-    out = "masks" if card_of(run).is_dense else "predictions.csv"
+    card = card_of(run)
+    out = "masks" if card.is_dense else "predictions.csv"
+    given, others = "IMAGES", ", --bioimageio, --wsinfer"
+    if card.settings.axes == 3:
+        given, out, others = "scan.nii.gz", "mask.nii.gz", ""
     print(f"the page:  {written.path}")
     print(f"the run, and run.toml to repeat it: {run}")
-    print(f"use it:    quarterturn predict {run} IMAGES --out {out}")
-    print(f"share it:  quarterturn export {run} --onnx model.onnx, or --torchscript, --bioimageio, --wsinfer, --hub")
+    print(f"use it:    quarterturn predict {run} {given} --out {out}")
+    print(f"share it:  quarterturn export {run} --onnx model.onnx, or --torchscript{others}, --hub")

@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from quarterturn import Group, act
 from quarterturn_lab.settings.config import Augment
 
 U64 = np.uint64
@@ -65,9 +66,13 @@ def warped(
     return F.grid_sample(images, grid, mode=mode, padding_mode=border, align_corners=False)
 
 
-def source_side(warps: Augment, side: int) -> int:
+def source_side(warps: Augment, side: int, axes: int = 2) -> int:
     """The side of a source image that is large enough for any augmentation to stay inside it."""
-    corner = 2**0.5 if warps.turn or warps.shear else 1.0
+    if axes == 3:
+        angle = np.deg2rad(warps.turn)
+        corner = np.cos(angle) + 2**0.5 * np.sin(angle) + 3**0.5 * (1 - np.cos(angle))  # of any row of a turn
+    else:
+        corner = 2**0.5 if warps.turn or warps.shear else 1.0
     reach = corner * warps.zoom * warps.stretch * (1 + np.tan(np.deg2rad(warps.shear))) + 2 * warps.shift
     extra = int(np.ceil(side * reach)) - side
     return side + extra + extra % 2  # even, so that the centre stays on the same pixels
@@ -84,9 +89,42 @@ def colours(warps: Augment, seed: int, epoch: int, images: NDArray[np.int64]) ->
     return torch.from_numpy(warps.colour * normal[:, None] * np.array(COLOUR)).float()[:, :, None, None]
 
 
-def corners(seed: int, epoch: int, images: NDArray[np.int64]) -> NDArray[np.float64]:
-    """`(N, 2)` random numbers in [0, 1): the position of a tile in its image."""
-    return uniforms(seed, epoch, images, 11)[:, 9:]
+def corners(seed: int, epoch: int, images: NDArray[np.int64], axes: int = 2) -> NDArray[np.float64]:
+    """`(N, axes)` random numbers in [0, 1): the position of a tile in its image."""
+    return uniforms(seed, epoch, images, 9 + axes)[:, 9:]
+
+
+# --- volumes ----------------------------------------------------------------------------------------------------------
+
+
+def volume_matrices(warps: Augment, seed: int, epoch: int, images: NDArray[np.int64]) -> Tensor:
+    """`(N, 3, 4)` maps as those of `matrices`: a turn by up to `turn` degrees about any axis, a zoom, a shift."""
+    u = uniforms(seed, epoch, images, 19)[:, 12:]
+    angle = np.deg2rad(warps.turn) * (2 * u[:, 0] - 1)
+    height, around = 2 * u[:, 1] - 1, 2 * np.pi * u[:, 2]
+    flat = np.sqrt(1 - height**2)
+    axis = np.stack([flat * np.cos(around), flat * np.sin(around), height], axis=1)
+    cross = np.cross(np.eye(3)[None], axis[:, None, :])  # Rodrigues' formula
+    cos, sin = np.cos(angle)[:, None, None], np.sin(angle)[:, None, None]
+    turn = cos * np.eye(3) + sin * cross + (1 - cos) * axis[:, :, None] * axis[:, None, :]
+    zoom = warps.zoom ** (2 * u[:, 3] - 1)
+    shift = 2 * warps.shift * (2 * u[:, 4:7] - 1)
+    return torch.from_numpy(np.concatenate([turn / zoom[:, None, None], shift[:, :, None]], axis=2)).float()
+
+
+def moved(volumes: Tensor, group: Group, seed: int, epoch: int, images: NDArray[np.int64]) -> Tensor:
+    """Each cube turned or mirrored by a random element of the group, without interpolation."""
+    chosen = (uniforms(seed, epoch, images, 20)[:, 19] * group.order).astype(int)
+    return torch.cat([act(volume[None], group, int(g)) for volume, g in zip(volumes, chosen, strict=True)])
+
+
+def brightened(volumes: Tensor, deviation: float, seed: int, epoch: int, images: NDArray[np.int64]) -> Tensor:
+    """Volumes with another contrast and brightness, each by a random number of this deviation."""
+    u = uniforms(seed, epoch, images, 24)[:, 20:]
+    radius = np.sqrt(-2 * np.log1p(-u[:, :2]))
+    normal = torch.from_numpy(deviation * radius * np.cos(2 * np.pi * u[:, 2:])).to(volumes)
+    contrast, shift = (normal[:, i].reshape(-1, *[1] * (volumes.dim() - 1)) for i in (0, 1))
+    return volumes * (1 + contrast) + shift
 
 
 def turned(images: Tensor, degrees: float, border: str = "zeros", mode: str = "bilinear") -> Tensor:

@@ -90,7 +90,7 @@ def ragged(arrays: Sequence[NDArray[Any]]) -> Ragged:
 
 @dataclass(frozen=True)
 class Scenes:
-    """Images `(C, H, W)` of any size with label maps `(H, W)`.
+    """Images `(C, H, W)` of any size with label maps `(H, W)`; or volumes, which have three axes for two.
 
     0 is the background, and other numbers are instances; or, for regions, they are classes, and `VOID` does not count.
     """
@@ -107,6 +107,11 @@ class Scenes:
     task: str = "pixels"
     bands: tuple[int, ...] = ()
     values: tuple[int, ...] = ()  # of the classes in the user's masks, for regions
+    spacings: tuple[tuple[float, ...], ...] = ()  # of each volume, in mm; empty for images
+
+    @property
+    def axes(self) -> int:
+        return len(self.labels.shapes[0])
 
 
 Data = Dataset | Scenes
@@ -120,10 +125,11 @@ class Settings(ImageSettings):
     channels: int = Field(ge=1)
     validation: float = 0.0  # for loaders that hold out validation images themselves
     rules: Literal[1, 2] = 1  # of reading: 2 is for the user's own images, see images.py
+    axes: Literal[2, 3] = 2  # images, or volumes
 
     @model_validator(mode="after")
     def _fits(self) -> "Settings":
-        if fault := size_fault(self.channels, self.side, self.longest):
+        if fault := size_fault(self.channels, self.side, self.longest, axes=self.axes):
             raise ValueError(fault)
         return self
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quarterturn_lab.data import cache, images
+from quarterturn_lab.data import cache, images, volumes
 from quarterturn_lab.data.dataset import NO_IMAGES, Ragged, Scenes, Settings
 from quarterturn_lab.data.masks import Meaning
 from quarterturn_lab.data.numeric_files import check_size, opened
@@ -52,6 +52,8 @@ def read(
         "instances": instances,
         "least": least,
     }
+    if settings.axes == 3:
+        asked["axes"] = 3
     if meaning:
         asked |= {"meaning": asdict(meaning), "floats": settings.floats, "rules": settings.rules}
     key = cache.fingerprint({"kind": kind, **asked}, files)
@@ -65,7 +67,11 @@ def read(
             pictures = [(name, path) for name, path, _ in pairs]
             for name, (image, labels, bands) in each(
                 pictures,
-                lambda path: one(path, label_of[path], settings, instances, least, meaning),
+                lambda path: (
+                    volume(path, label_of[path], settings, meaning)
+                    if settings.axes == 3
+                    else one(path, label_of[path], settings, instances, least, meaning)
+                ),
                 settings.skip_bad,
                 about["bad"],
             ):
@@ -116,6 +122,16 @@ def one(
         sizes = " and ".join(f"{shape[1]} x {shape[0]}" for shape in (image.shape[1:], labels.shape))
         raise DataError(f"{path} and {label_path} differ in size, {sizes}: they must be equal")
     return (255 - image if settings.invert else image), labels, bands[0]
+
+
+def volume(
+    path: Path, label_path: Path, settings: Settings, meaning: Meaning | None
+) -> tuple[NDArray[Any], NDArray[np.uint16], int]:
+    """A volume `(C, *sizes)`, its labels `(*sizes)`, and the number of its channels."""
+    limit = settings.max_pixels
+    assert meaning is not None
+    volumes.check_pair(path, volumes.header(path, limit), label_path, volumes.header(label_path, limit))
+    return volumes.read(path, settings.channels, limit), meaning.read(label_path, limit), settings.channels
 
 
 def read_labels(path: Path, instances: bool, max_pixels: int) -> NDArray[np.uint16]:

@@ -4,23 +4,24 @@
     DIR/{train,val,test}/<class>/.../<image>     the same, already split
     DIR/<labels>.csv, DIR/.../<image>            a table with a row for each image, see tables.py
     DIR/images/<name>, DIR/masks/<name>          a mask for each image, see masks.py; also below train, val and test
+    DIR/imagesTr/<name>, DIR/labelsTr/<name>     volumes with labels, see volumes.py; images and labels will do too
 
 Nothing is decoded here but masks.
 """
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from quarterturn_lab.data import images, masks, tables
+from quarterturn_lab.data import images, masks, tables, volumes
 from quarterturn_lab.data.dataset import Settings
 from quarterturn_lab.data.folders import existing
 from quarterturn_lab.data.masks import Meaning
 from quarterturn_lab.errors import ConfigError, DataError
-from quarterturn_lab.files import read_text
+from quarterturn_lab.files import read_json, read_text
 
 PARTS = {
     "train": "train",
@@ -39,8 +40,11 @@ OTHERS = {  # kinds of files that are not read, and what to do
     ".svg": "save them as PNG",
     ".pdf": "save their pages as PNG",
     ".dcm": "save the slices as TIFF or PNG",
-    ".nii": "save the slices as TIFF or PNG",
-    ".nii.gz": "save the slices as TIFF or PNG",
+    ".nii": "volumes go into images and labels, or imagesTr and labelsTr",
+    ".nii.gz": "volumes go into images and labels, or imagesTr and labelsTr",
+    ".mha": "save the volumes as NIfTI (.nii.gz)",
+    ".mhd": "save the volumes as NIfTI (.nii.gz)",
+    ".nrrd": "save the volumes as NIfTI (.nii.gz)",
     ".svs": "save tiles of the slides as TIFF or PNG",
     ".ndpi": "save tiles of the slides as TIFF or PNG",
     ".czi": "save the images as TIFF, with Fiji for example",
@@ -56,13 +60,15 @@ OTHERS = {  # kinds of files that are not read, and what to do
     ".tar.gz": "unpack them",
     ".tgz": "unpack them",
 }
+DESCRIPTION = "dataset.json"  # of volumes: names of classes and channels
 HIDDEN = (".", "__", "@eaDir")  # what the names of folders begin with that systems make: .git, __MACOSX, @eaDir
 TREE = (
     "images in one of these layouts:\n"
     "  {folder}/<class>/<image>.jpg                           one folder for each class (also png, tif, fits ...)\n"
     "  {folder}/{{train,val,test}}/<class>/<image>.jpg          the same, already split\n"
     "  {folder}/<labels>.csv, {folder}/.../<image>.jpg        a table with a row for each image\n"
-    "  {folder}/images/<name>.png, {folder}/masks/<name>.png  a mask for each image"
+    "  {folder}/images/<name>.png, {folder}/masks/<name>.png  a mask for each image\n"
+    "  {folder}/images/<name>.nii.gz, {folder}/labels/...     volumes with labels (also imagesTr and labelsTr)"
 )
 
 
@@ -82,6 +88,8 @@ class Layout:
     notes: tuple[str, ...] = ()
     source: str = ""  # the file with the labels
     meaning: Meaning | None = None  # of the values of masks
+    axes: int = 2  # of images, or of volumes
+    channels: int | None = None  # of volumes, if dataset.json names them
 
     def without(self, bad: dict[str, str]) -> "Layout":
         """The layout without some files that turned out to be bad."""
@@ -133,7 +141,12 @@ def layout_of(settings: Settings) -> Layout:
 def _finished(layout: Layout, folder: Path, settings: Settings) -> Layout:
     """The layout with specimens, and notes on files that are left out."""
     unsupported = other_files(folder)
-    notes = [f"{count:,} files {suffix} are left out: {OTHERS[suffix]}" for suffix, count in unsupported.items()]
+    read = volumes.NIFTI if layout.axes == 3 else ()
+    notes = [
+        f"{count:,} files {suffix} are left out: {OTHERS[suffix]}"
+        for suffix, count in unsupported.items()
+        if suffix not in read
+    ]
     return _with_specimens(replace(layout, notes=(*layout.notes, *notes)), settings.groups_by)
 
 
@@ -349,9 +362,10 @@ def _with_masks(folder: Path, settings: Settings) -> Layout | None:
     files: dict[str, Path] = {}
     labels: dict[str, Path] = {}
     bad: dict[str, str] = {}
+    axes = 3 if any(pair and _holds_volumes(pair[0]) for pair in both.values()) else 2
     for prefix, pair in both.items():
         if pair:
-            here, there, unusable = _pairs(*pair, prefix)
+            here, there, unusable = _pairs(*pair, prefix, axes)
             files, labels, bad = files | here, labels | there, bad | unusable
     if not files and not bad:
         return None
@@ -373,10 +387,14 @@ def _with_masks(folder: Path, settings: Settings) -> Layout | None:
     names = folder / masks.NAMES
     text = read_text(names, "save it as UTF-8, a line for each class") if names.is_file() else ""
     lines = tuple(line.strip() for line in text.splitlines() if line.strip())
-    meaning = masks.meaning(list(labels.values()), settings.task, settings.max_pixels, lines)
+    told, channels = _described(folder / DESCRIPTION) if axes == 3 else ((), None)
+    if axes == 3 and settings.task not in ("auto", "regions"):
+        raise ConfigError(f"--task {settings.task} is not for volumes, which have a class for each voxel: leave it out")
+    task = "regions" if axes == 3 else settings.task
+    meaning = masks.meaning(list(labels.values()), task, settings.max_pixels, lines or told)
     split = all(in_parts.values()) and "train" in in_parts.values()
     return Layout(
-        "with masks" + (", already split" if split else ""),
+        ("with label volumes" if axes == 3 else "with masks") + (", already split" if split else ""),
         folder,
         meaning.task,
         meaning.classes,
@@ -386,20 +404,50 @@ def _with_masks(folder: Path, settings: Settings) -> Layout | None:
         {},
         bad,
         meaning=meaning,
+        axes=axes,
+        channels=channels,
     )
 
 
-def _pairs(pictures: Path, maps: Path, prefix: str) -> tuple[dict[str, Path], dict[str, Path], dict[str, str]]:
+def _holds_volumes(folder: Path) -> bool:
+    """Whether a folder holds NIfTI files, or its first TIFF file has slices."""
+    if any(volumes.is_nifti(path) and not path.name.startswith(HIDDEN) for path in folder.iterdir()):
+        return True
+    first = next(iter(images_in(folder)[0].values()), None)
+    return first is not None and volumes.is_stack(first)
+
+
+def _described(path: Path) -> tuple[tuple[str, ...], int | None]:
+    """The names of the classes 0, 1, ... and the number of channels in a dataset.json, as the Decathlon has it."""
+    if not path.is_file():
+        return (), None
+    found = read_json(path, "repair it, or remove it")
+    labels, channels = found.get("labels", {}), found.get("channel_names", found.get("modality", {}))
+    if not isinstance(labels, dict) or not isinstance(channels, dict):
+        raise DataError(f'{path}: "labels" and "channel_names" are tables such as {{"0": "background"}}')
+    try:  # {"0": "background"}, or as nnU-Net has it {"background": 0}
+        numbered = {int(value): str(key) for key, value in labels.items()}
+    except (TypeError, ValueError):
+        numbered = {int(key): str(value) for key, value in labels.items() if str(key).isdigit()}
+    if sorted(numbered) != list(range(len(numbered))):
+        raise DataError(f'{path}: "labels" are to be numbered 0, 1, ..., found {sorted(numbered)[:5]}')
+    return tuple(numbered[i] for i in range(len(numbered))), len(channels) or None
+
+
+def _pairs(
+    pictures: Path, maps: Path, prefix: str, axes: int
+) -> tuple[dict[str, Path], dict[str, Path], dict[str, str]]:
     """Images and masks by the name of the image, and what has no partner."""
-    here, bad = images_in(pictures, prefix)
-    there, bad_maps = images_in(maps, prefix)
+    is_image = _is_picture if axes == 2 else _may_be_volume
+    here, bad = images_in(pictures, prefix, is_image)
+    there, bad_maps = images_in(maps, prefix, is_image)
     by_key: dict[str, str] = {}
     for name in there:
         other = by_key.setdefault(masks.key_of(name), name)
         if other != name:
             raise DataError(f"{maps} has two masks for one image: {other} and {name}. Remove one")
     bad |= {f"{maps.name}/{name}": fault for name, fault in bad_maps.items()}
-    found = {name: by_key.pop(name.rpartition(".")[0], None) for name in here}
+    found = {name: by_key.pop(masks.stem_of(name), None) for name in here}
     bad |= {name: f"has no mask in {maps}" for name, other in found.items() if other is None}
     bad |= {f"{maps.name}/{name}": f"has no image in {pictures}" for name in by_key.values()}
     labels = {name: there[other] for name, other in found.items() if other is not None}
@@ -414,7 +462,17 @@ def subfolders(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(HIDDEN)]
 
 
-def images_in(folder: Path, prefix: str = "") -> tuple[dict[str, Path], dict[str, str]]:
+def _is_picture(path: Path) -> bool:
+    return path.suffix.lower() in images.SUFFIXES
+
+
+def _may_be_volume(path: Path) -> bool:
+    return path.name.lower().endswith((*volumes.NIFTI, *volumes.STACKS))
+
+
+def images_in(
+    folder: Path, prefix: str = "", is_image: Callable[[Path], bool] = _is_picture
+) -> tuple[dict[str, Path], dict[str, str]]:
     """The image files in a folder, at any depth, by name; and those that cannot be used, with the reason."""
     good: dict[str, Path] = {}
     bad: dict[str, str] = {}
@@ -427,7 +485,7 @@ def images_in(folder: Path, prefix: str = "") -> tuple[dict[str, Path], dict[str
         inner[:] = sorted(name for name in inner if not name.startswith(HIDDEN))
         for name in sorted([*names, *inner]):
             path = Path(here, name)
-            if name.startswith(".") or path.suffix.lower() not in images.SUFFIXES:
+            if name.startswith(".") or not is_image(path):
                 continue
             label = prefix + path.relative_to(folder).as_posix()
             fault = images.fault_of(path)
@@ -435,7 +493,7 @@ def images_in(folder: Path, prefix: str = "") -> tuple[dict[str, Path], dict[str
                 bad[label] = fault
             else:
                 good[label] = path
-        inner[:] = [name for name in inner if Path(name).suffix.lower() not in images.SUFFIXES]
+        inner[:] = [name for name in inner if not is_image(Path(name))]
     return good, bad
 
 

@@ -3,10 +3,12 @@
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from quarterturn_lab.data import images, numeric_files
+from quarterturn_lab.data import images, numeric_files, volumes
 from quarterturn_lab.data.dataset import DENSE, Settings
 from quarterturn_lab.data.layouts import Layout, layout_of
 from quarterturn_lab.data.numeric_files import Header, quiet
@@ -37,16 +39,21 @@ class Found:
     notes: tuple[str, ...]
     detail: str = ""  # what the values of masks mean, in words
     rule: str = ""  # how the images are split, in words
+    axes: int = 2  # of images, or of volumes
+    spacings: tuple[tuple[float, ...], ...] = ()  # of volumes, each once, in mm
 
     def lines(self) -> list[str]:
         """The summary, a line each."""
         low, middle, high = self.sides
         size = f"{high} pixels" if low == high else f"{low} to {high} pixels (median {middle})"
         kind = {1: "grey", 3: "colour"}.get(self.channels, f"{self.channels} channels")
+        what, images = ("images", f"{kind}, {self.levels}; longest side {size}")
+        if self.axes == 3:
+            what, images = "volumes", self.levels
         found = [
-            f"{self.folder}: {self.images:,} images, {self.layout}",
+            f"{self.folder}: {self.images:,} {what}, {self.layout}",
             f"to learn: {self._target()}",
-            f"images: {kind}, {self.levels}; longest side {size}",
+            f"{what}: {images}",
             "split: " + ", ".join(f"{count:,} {PART_NAMES[part]}" for part, count in self.parts.items()) + self.rule,
         ]
         if self.bad:
@@ -62,7 +69,8 @@ class Found:
             what = "a number" if count == 1 else f"{count} numbers"
             return f"{what if self.task == 'numbers' else f'{count} shares'}: {some(self.classes)}"
         if self.task == "regions":
-            return f"a class for each pixel, one of {count}: {some(self.classes)} ({self.detail})"
+            unit = "pixel" if self.axes == 2 else "voxel"
+            return f"a class for each {unit}, one of {count}: {some(self.classes)} ({self.detail})"
         if self.task in DENSE:
             return f"{'single objects' if self.task == 'instances' else 'object or background'} ({self.detail})"
         order = sorted(range(len(self.classes)), key=lambda i: -self.counts[i])
@@ -77,7 +85,10 @@ PART_NAMES = {"train": "to train", "valid": "to validate", "test": "to test"}
 
 def look(settings: Settings) -> Found:
     """What the folder of the settings holds. Files that cannot be used are listed; a layout that cannot be, raises."""
-    layout, headers = _with_headers(layout_of(settings), settings)
+    layout = layout_of(settings)
+    if layout.axes == 3:
+        return look_at_volumes(layout, settings)
+    layout, headers = _with_headers(layout, settings)
     floats = settings.floats or any(found.bits > 8 or found.channels not in (1, 3) for found in headers.values())
     channels = Counter(found.channels for found in headers.values()).most_common(1)[0][0]
     notes: list[str] = []
@@ -120,6 +131,68 @@ def look(settings: Settings) -> Found:
         layout.meaning.words if layout.meaning else "",
         _rule(layout),
     )
+
+
+def look_at_volumes(layout: Layout, settings: Settings) -> Found:
+    """What a folder of volumes holds."""
+    headers: dict[str, volumes.Header] = {}
+    spacings: dict[str, tuple[float, ...]] = {}
+    bad: dict[str, str] = {}
+    for name, path in watched("looking", layout.files.items(), len(layout.files)):
+        try:
+            found = volumes.header(path, settings.max_pixels)
+            if found.channels not in (1, layout.channels):
+                raise DataError(volumes.several(path, found.channels))
+            label = layout.labels[name]
+            volumes.check_pair(path, found, label, volumes.header(label, settings.max_pixels))
+            spacings[name] = volumes.spacing(path, settings.spacing, settings.max_pixels)
+            headers[name] = found
+        except DataError as error:
+            bad[name] = str(error).removeprefix(f"{path} ")
+    if not headers:
+        name, fault = next(iter({**bad, **layout.bad}.items()))
+        raise DataError(f"none of the volumes in {layout.root} can be used; the first: {name} {fault}")
+    channels = Counter(found.channels for found in headers.values()).most_common(1)[0][0]
+    others = {name: found for name, found in headers.items() if found.channels != channels}
+    bad |= {name: f"has {found.channels} channels, and most have {channels}" for name, found in others.items()}
+    layout = layout.without(bad)
+    names = tuple(layout.files)
+    sizes = np.array([headers[name].sizes for name in names])
+    each = Counter(tuple(round(size, 3) for size in spacings[name]) for name in names)
+    lost = sum(not headers[name].lies for name in names if volumes.is_nifti(layout.files[name]))
+    notes = [f"{lost:,} volumes do not say which way they lie: axes are taken as they are stored"] * bool(lost)
+    parts = split(layout, names, settings)
+    longest = sorted(sizes.max(axis=1).tolist())
+    return Found(
+        layout.root,
+        layout.words,
+        layout.task,
+        layout.classes,
+        (),
+        len(names),
+        {part: len(indices) for part, indices in parts.items()},
+        channels,
+        True,
+        (longest[0], longest[len(longest) // 2], longest[-1]),
+        _volumes_in_words(sizes, each, channels),
+        layout.bad,
+        (*layout.notes, *notes),
+        layout.meaning.words if layout.meaning else "",
+        _rule(layout),
+        3,
+        tuple(each),
+    )
+
+
+def _volumes_in_words(sizes: NDArray[Any], spacings: Counter[tuple[float, ...]], channels: int) -> str:
+    low, middle, high = (
+        " x ".join(f"{n:.0f}" for n in each) for each in (sizes.min(0), np.median(sizes, 0), sizes.max(0))
+    )
+    size = f"{high} voxels" if low == high else f"{low} to {high} voxels (median {middle})"
+    usual = " x ".join(f"{size:g}" for size in spacings.most_common(1)[0][0])
+    every = f"of {usual} mm" if len(spacings) == 1 else f"most of {usual} mm, in {len(spacings)} spacings"
+    kind = f", {channels} channels" if channels > 1 else ""
+    return f"{size} {every}{kind}; each is scaled to mean 0 and deviation 1"
 
 
 def _rule(layout: Layout) -> str:

@@ -19,14 +19,26 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage  # type: ignore[import-untyped]
 
-from quarterturn_lab.data import images, numeric_files
+from quarterturn_lab.data import images, numeric_files, volumes
 from quarterturn_lab.data.dataset import COLOUR, VOID
 from quarterturn_lab.data.watch import watched
 from quarterturn_lab.errors import ConfigError, DataError
 
 Map = NDArray[np.int64]
-IMAGE_FOLDERS = ("images", "image", "imgs", "img", "sat", "photos", "input", "inputs")
-MASK_FOLDERS = ("masks", "mask", "labels", "label", "map", "maps", "annotations", "gt", "segmentation", "segmentations")
+IMAGE_FOLDERS = ("images", "imagestr", "image", "imgs", "img", "sat", "photos", "input", "inputs")
+MASK_FOLDERS = (
+    "masks",
+    "mask",
+    "labels",
+    "labelstr",
+    "label",
+    "map",
+    "maps",
+    "annotations",
+    "gt",
+    "segmentation",
+    "segmentations",
+)
 ENDINGS = ("_mask", "-mask", "_masks", "_label", "_labels", "_seg", "_segmentation", "_gt", "_annotation")
 NAMES = "classes.txt"  # a file with the names of the classes 0, 1, ..., a line each
 MOST = 1000  # maps that are looked at
@@ -69,10 +81,15 @@ class Meaning:
 
 
 def values_of(path: Path, max_pixels: int) -> Map:
-    """The values of a label map `(H, W)`; a colour is one number. JPEG, which blurs values, is black and white."""
+    """The values of a label map `(H, W)`; a colour is one number. JPEG, which blurs values, is black and white.
+
+    Those of a label volume have three axes.
+    """
     fault = images.fault_of(path)
     if fault:
         raise DataError(f"{path} {fault}")
+    if volumes.is_volume(path):
+        return volumes.labels(path, max_pixels)
     array, lossy = _stored(path, max_pixels)
     if array.ndim == 3 and array.shape[2] == 2:  # grey with transparency
         array = array[:, :, 0]
@@ -160,7 +177,7 @@ def _meaning(files: tuple[tuple[Path, int, int], ...], task: str, max_pixels: in
         values.remove(LEFT_OUT)
     note = ", without pixels of value 255" if void else ""
     if names and max(values) < len(names):
-        return Meaning(task, names, (), void, f"names from {NAMES}{note}")
+        return Meaning(task, names, (), void, f"names as given{note}")
     if names and len(names) != len(values):
         raise DataError(f"{NAMES} has {len(names)} names, but the masks have {len(values)} values: {values[:8]}")
     if len(values) > CLASSES:
@@ -226,11 +243,16 @@ def folders_of(folders: Sequence[Path]) -> tuple[Path, Path] | None:
     return (pictures[0], maps[0]) if len(pictures) == len(maps) == 1 else None
 
 
+def stem_of(name: str) -> str:
+    """The name of a file without its suffix."""
+    return volumes.stem(name) if name.lower().endswith(volumes.NIFTI) else name.rpartition(".")[0] or name
+
+
 def key_of(name: str) -> str:
     """The name by which an image and its mask find each other.
 
     >>> key_of("a/b_mask.png")
     'a/b'
     """
-    stem = name.rpartition(".")[0] or name
+    stem = stem_of(name)
     return next((stem.removesuffix(ending) for ending in ENDINGS if stem.lower().endswith(ending)), stem)

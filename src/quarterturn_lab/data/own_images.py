@@ -9,16 +9,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quarterturn_lab.data import image_mask_pairs
+from quarterturn_lab.data import image_mask_pairs, volumes
 from quarterturn_lab.data.dataset import Data, Dataset, Indices, Scenes, Settings, Units
 from quarterturn_lab.data.layouts import Layout, layout_of
 from quarterturn_lab.data.read_all import refuse, squares
 from quarterturn_lab.data.splits import three_parts
+from quarterturn_lab.errors import ConfigError
 
 
 def load(settings: Settings) -> Data:
     """The images, as squares unless they have masks, decoded through the cache. Bad files raise, or are skipped."""
     layout = layout_of(settings)
+    if layout.axes != settings.axes:
+        what = "volumes" if layout.axes == 3 else "images, not volumes"
+        raise ConfigError(f"{layout.root} has {what}: train on it with `quarterturn fit {layout.root}`")
     refuse(layout.bad, settings.skip_bad)
     return _scenes(layout, settings) if layout.meaning else _squares(layout, settings)
 
@@ -30,6 +34,11 @@ def _scenes(layout: Layout, settings: Settings) -> Scenes:
     assert layout.meaning is not None
     return replace(
         scenes,
+        spacings=tuple(
+            volumes.spacing(layout.files[name], settings.spacing, settings.max_pixels) for name in scenes.names
+        )
+        if layout.axes == 3
+        else (),
         values=layout.meaning.values if layout.task == "regions" else (),
         task=layout.task,
         classes=layout.classes,

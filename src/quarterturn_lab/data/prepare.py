@@ -14,11 +14,12 @@ def fetch(data: Dataset, indices: Indices, device: torch.device) -> Tensor:
 
 def prepared(images: Tensor, scaling: Scaling) -> Tensor:
     """Images scaled to about unit variance, as floats."""
-    offset, factor = (torch.from_numpy(part).to(images.device) for part in scaling.columns())
+    offset, factor = (torch.from_numpy(part).to(images.device) for part in scaling.columns(images.dim() - 2))
     return (images.float() - offset) * factor
 
 
 def centre_crop(images: Tensor, side: int) -> Tensor:
-    """The central square of that side of each image."""
-    top, left = ((length - side) // 2 for length in images.shape[2:])
-    return images[:, :, top : top + side, left : left + side]
+    """The central square of that side of each image, or cube of each volume."""
+    for axis, length in enumerate(images.shape[2:], start=2):
+        images = images.narrow(axis, (length - side) // 2, side)
+    return images

@@ -16,14 +16,15 @@ class Scaling:
     offset: tuple[float, ...]
     factor: tuple[float, ...]
 
-    def columns(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Offset and factor as `(C, 1, 1)`, to broadcast over images."""
-        offset, factor = (np.array(part, dtype=np.float32)[:, None, None] for part in (self.offset, self.factor))
+    def columns(self, axes: int = 2) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Offset and factor as `(C, 1, 1)`, to broadcast over images, or `(C, 1, 1, 1)` for volumes."""
+        shape = (-1, *[1] * axes)
+        offset, factor = (np.array(part, dtype=np.float32).reshape(shape) for part in (self.offset, self.factor))
         return offset, factor
 
-    def __call__(self, images: NDArray[Any]) -> NDArray[np.float32]:
-        """Images `(..., C, H, W)`, scaled."""
-        offset, factor = self.columns()
+    def __call__(self, images: NDArray[Any], axes: int = 2) -> NDArray[np.float32]:
+        """Images `(..., C, H, W)`, or volumes with three axes, scaled."""
+        offset, factor = self.columns(axes)
         return (images.astype(np.float32) - offset) * factor
 
 

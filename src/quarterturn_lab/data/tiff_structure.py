@@ -70,8 +70,8 @@ class _Walk:
         count = self._number(place, self.count)
         if count > TAGS:
             raise ValueError(f"page {len(self.seen)} says that it has {count:,} tags")
-        tags = np.frombuffer(self.file.read(count * self.tag.itemsize), np.uint8)
-        tags = tags[: len(tags) // self.tag.itemsize * self.tag.itemsize].view(self.tag)
+        content = self.file.read(count * self.tag.itemsize)
+        tags: NDArray[Any] = np.frombuffer(content, self.tag, len(content) // self.tag.itemsize)
         self._check_tags(tags)
         end = self.file.tell()
         below = [found for i in np.flatnonzero(tags["code"] == SUB_PAGES) for found in self._places(tags[i : i + 1])]

@@ -87,8 +87,29 @@ def region_scores(predicted: Sequence[NDArray[Any]], labels: Sequence[NDArray[An
 
 
 def region_loss(outputs: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
-    """Cross-entropy over the pixels that count."""
-    return F.cross_entropy(outputs, labels, ignore_index=VOID, reduction=reduction)
+    """Cross-entropy over the pixels that count; for volumes, what Dice lacks of 1 is added for each voxel.
+
+    In volumes most voxels are background, and the overlap is what counts.
+    """
+    entropy = F.cross_entropy(outputs, labels, ignore_index=VOID, reduction=reduction)
+    if outputs.dim() < 5:
+        return entropy
+    return entropy + (1 - soft_dice(outputs, labels)) * (known_pixels(labels) if reduction == "sum" else 1)
+
+
+def soft_dice(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Dice of probabilities, over all volumes of a batch, averaged over the classes but the background.
+
+    >>> from torch import tensor
+    >>> round(float(soft_dice(tensor([[[[[9.0, -9.0]]], [[[-9.0, 9.0]]]]]), tensor([[[[0, 1]]]]))), 3)
+    1.0
+    """
+    known = (labels != VOID).unsqueeze(1)
+    likely = outputs.softmax(1) * known
+    true = F.one_hot(labels.where(labels != VOID, 0), outputs.shape[1]).movedim(-1, 1) * known
+    axes = (0, *range(2, outputs.dim()))
+    shared, total = (likely * true).sum(axes), (likely + true).sum(axes)
+    return ((2 * shared + 1) / (total + 1))[1:].mean()
 
 
 def known_pixels(labels: Tensor) -> Tensor:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from quarterturn_lab.data import splits
-from quarterturn_lab.data.dataset import Data, checked_settings, subset
+from quarterturn_lab.data.dataset import Data, Scenes, checked_settings, subset
 from quarterturn_lab.data.look import Found, look
 from quarterturn_lab.data.watch import watching
 from quarterturn_lab.errors import ConfigError, DataError
 from quarterturn_lab.files import damaged, read_json, write_atomically
-from quarterturn_lab.fit import plan, symmetry, timing
+from quarterturn_lab.fit import plan, symmetry, timing, volume_symmetry
 from quarterturn_lab.fit.pace import FORWARD, Pace, images_to_score
 from quarterturn_lab.fit.request import LENGTH, MINUTES, Request, write_file
 from quarterturn_lab.fit.search import FOLDER, SHARE, Search, searched, space
@@ -24,6 +24,7 @@ from quarterturn_lab.runs.model_card import DENSE
 from quarterturn_lab.runs.run_directory import read_config, summary
 from quarterturn_lab.runs.trust import check_settings
 from quarterturn_lab.settings.config import Config, ImageSettings, read
+from quarterturn_lab.settings.networks import group_for
 from quarterturn_lab.training import training_run
 
 Record = dict[str, Any]
@@ -100,7 +101,7 @@ class Fit:
         self, search: Search, found: Found, size: plan.Size, chosen: str, base: Config
     ) -> tuple[Config, dict[str, Any]]:
         """The settings that a search finds best, and their parameters."""
-        planned, warps = base.net.group or "none", plan.warps_of(chosen)
+        planned, warps = base.net.group or "none", plan.warps_of(chosen, found.axes)
 
         def make(params: dict[str, Any], epochs: int = base.epochs) -> Config:
             group = params.get("group", planned)
@@ -133,6 +134,13 @@ class Fit:
                 f"{found.images} images in {found.folder} are too few to train, validate and test: give at least "
                 f"{plan.FEWEST}, and better hundreds"
             )
+        if self.request.symmetry not in ("auto", "none"):
+            if found.axes == 3:
+                volume_symmetry.check(self.request.symmetry, found.spacings)
+            else:
+                group_for(self.request.symmetry)
+        if found.axes == 3 and "backbone" in self.request.options:
+            raise ConfigError("--backbone is for images, and these are volumes: convert the network in Python instead")
         train = min(found.parts["train"], self.request.options.get("train_size") or found.images)
         return replace(found, parts={**found.parts, "train": train})
 
@@ -140,8 +148,9 @@ class Fit:
         """Choose the size of the images, and the number of threads, by the time of a step."""
         backbone, side = "backbone" in self.request.options, self.request.options.get("side")
         smallest = plan.sizes(found, backbone, side)[0]
-        wanted = self.request.symmetry if self.request.symmetry != "auto" else "D4"
-        timed = self.made(found, smallest, self.network(wanted), 1, plan.warps_of(wanted))
+        widest = "D4" if found.axes == 2 else volume_symmetry.allowed(found.spacings).name
+        wanted = self.request.symmetry if self.request.symmetry != "auto" else widest
+        timed = self.made(found, smallest, self.network(wanted), 1, plan.warps_of(wanted, found.axes))
         costs = {threads: self.cost(found, timed, threads) for threads in {1, timed.threads}}
         self.threads = plan.threads_for(costs)
         per_position = costs[self.threads] / smallest.positions
@@ -169,6 +178,8 @@ class Fit:
         """The symmetry: the given one, or the one that short training speaks for."""
         if self.request.symmetry != "auto":
             return self.request.symmetry, None
+        if found.axes == 3:
+            return self.choose_volume_symmetry(found, size)
         configs = [self.made(found, size, name, 1, plan.warps_of(name), PROBE) for name in ("none", "C4")]
         data = self.load(configs[0])
         if not len(data.valid):
@@ -198,9 +209,33 @@ class Fit:
             )
         return choice.symmetry, asdict(choice)
 
+    def choose_volume_symmetry(self, found: Found, size: plan.Size) -> tuple[str, dict[str, Any] | None]:
+        """The symmetry that the size of voxels allows and one short training speaks for."""
+        largest = volume_symmetry.allowed(found.spacings)
+        self.bars.say(f"voxels allow {largest.name}: {largest.order} orientations")
+        config = self.made(found, size, "none", 1, plan.warps_of("none", 3), PROBE)
+        data = self.load(config)
+        assert isinstance(data, Scenes)
+        if not len(data.valid):
+            raise DataError("auto needs validation volumes: give --symmetry mirror-1, say, or --validation 0.15")
+        seconds, epochs = self.left(), max(1, round((self.request.epochs or 0) * plan.TRIAL))
+        part: Data = data
+        if seconds is not None:
+            cost = self.cost(found, config)
+            scoring = FORWARD * volume_symmetry.MOST * 7 * size.cover
+            patches = max(8.0, seconds * plan.TRIAL / cost - scoring)
+            part = subset(data, max(8, int(patches / size.tiles / PASSES)), self.request.seed)
+            epochs = max(1, int(patches / size.tiles / len(part.train)))
+        brief = config.model_copy(update={"epochs": epochs, "eval_points": 0})
+        net, _ = symmetry.trained(brief, part, self.show("trial, ordinary network", brief))
+        choice = volume_symmetry.choose((brief, net), data, largest)
+        sure = "" if choice.sure else " (not sure)"
+        self.bars.say(f"symmetry: {choice.symmetry}{sure}, because {choice.why}")
+        return choice.symmetry, asdict(choice)
+
     def config(self, found: Found, size: plan.Size, chosen: str) -> tuple[Config, Data]:
         """The settings of the run, with as many epochs as the time allows, and its data."""
-        name, warps = self.network(chosen), plan.warps_of(chosen)
+        name, warps = self.network(chosen), plan.warps_of(chosen, found.axes)
         given = self.request.epochs or 1
         config = self.made(found, size, name, given, warps, ("epochs",) if self.request.epochs else LENGTH)
         data = self.load(config)
@@ -252,7 +287,7 @@ class Fit:
         if (directory / RECORD).exists():
             plain = self.kept(directory)
         else:
-            plain = self.made(found, size, "none", 1, plan.warps_of(chosen), ORDINARY)
+            plain = self.made(found, size, "none", 1, plan.warps_of(chosen, found.axes), ORDINARY)
             self.costs.clear()  # both are timed now: the machine may have other work than at the start
             ratio = self.cost(found, config) / self.cost(found, plain)
             plain = plain.model_copy(update={"epochs": max(1, round(config.epochs * ratio))})

@@ -78,7 +78,7 @@ def scoring_left(config: Config, data: Data, epoch: int, spent: float, guess: fl
 
 def images_to_score(config: Config, parts: dict[str, int], points: int) -> int:
     """Images that are still to be scored: at these many points of training, at its end, and for the report."""
-    turns = 5 if config.score_turns else 1
+    turns = 5 if config.score_turns else config.net.axes - 1  # volumes are scored as they are and turned
     images = parts["valid"] * (points + turns) + parts["test"] * (turns + 1) + min(parts["train"], config.eval_train)
     turned = 0 if config.net.head == "conv" else TURNS * min(TURNED, parts["test"])  # few with masks are turned
     return images + turned

@@ -18,13 +18,14 @@ from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.runs.model_card import DENSE
 from quarterturn_lab.settings.config import Config, checked
 from quarterturn_lab.settings.experiments import settings_of
-from quarterturn_lab.settings.networks import two_dimensional
+from quarterturn_lab.settings.networks import group_for
 
 # Input sides to choose from. Below 48 pixels the first convolution has stride 1: such images are small as they are.
 SIDES = (32, 48, 64, 96, 128)
 LARGER = (160, 224)  # for networks of other libraries too: most were made for 224 pixels
 STRIDED = 48
 TILES = (64, 128)  # sides of tiles, for masks: room for the U-Net's three levels
+PATCHES = (24, 32, 48)  # sides of patches of volumes
 EPOCHS = 20  # at least so many passes over the images: larger images wait until the minutes allow them
 STEPS = 20  # at least so many steps in an epoch of a small set, if batches of 8 allow them
 BATCHES = (8, 32)  # the larger one as in the searches of docs/when-to-use.md
@@ -40,7 +41,7 @@ MASK_ROWS = {"none": "baseline", "C4": "roll-all-quarter", "D4": "roll-all-eight
 
 # The network's group for images of a symmetry that `auto` found, where it is another. With a minute of training, C4 on
 # mirrored images too was ahead of D4 on plankton (docs/when-to-use.md).
-LEARNS = {"D4": "C4"}
+LEARNS = {"D4": "C4", "octa-full": "octa", "D4h-1": "D4-1", "D4h-2": "D4-2", "D4h-3": "D4-3"}
 
 
 @dataclass(frozen=True)
@@ -53,16 +54,21 @@ class Size:
     tiles: int = 1  # from each image in an epoch
     cover: int = 1  # tiles that cover an image
     why: str = ""
+    axes: int = 2
 
     @property
     def positions(self) -> int:
         """Positions of the first maps: the time of a step grows with them."""
-        return (self.side // self.stem_stride) ** 2
+        return (self.side // self.stem_stride) ** self.axes
 
 
 def sizes(found: Found, backbone: bool = False, side: int | None = None) -> list[Size]:
     """The sizes that suit the images, from small to large; only one if the user gives the `side`."""
     middle, train = found.sides[1], found.parts["train"]
+    if found.axes == 3:
+        fitting = [side] if side else [patch for patch in PATCHES if patch <= max(middle, PATCHES[0])]
+        counts = [max(1, min(32, round((middle / each) ** 3 / 2))) for each in fitting]  # few volumes are cubes
+        return [Size(each, 1, 4, count, 2 * count, axes=3) for each, count in zip(fitting, counts, strict=True)]
     if found.task in DENSE:
         fitting = [side] if side else [tile for tile in TILES if tile <= max(middle, TILES[0])]
         tiles = [max(1, min(32, round((middle / each) ** 2))) for each in fitting]
@@ -96,9 +102,12 @@ def size_for(
 ) -> Size:
     """The largest size with enough epochs in these seconds; `cost` is the seconds of an epoch at a size."""
     options, what = sizes(found, backbone, side), "tiles" if found.task in DENSE else "images"
+    unit = "pixels"
+    if found.axes == 3:
+        what, unit = "patches", "voxels"
     affordable = [size for size in options if seconds is None or seconds / cost(size) >= EPOCHS]
     chosen = affordable[-1] if affordable else options[0]
-    why = f"{what} of {chosen.side} pixels"
+    why = f"{what} of {chosen.side} {unit}"
     if seconds is not None and chosen != options[-1]:
         why += f", so that the minutes allow {EPOCHS} passes or more over all of them" if affordable else ""
     elif side is not None:
@@ -107,8 +116,9 @@ def size_for(
         why += ", about what the files have"
     if seconds is not None and not affordable and chosen.tiles > 1:  # fewer tiles, and other ones in each epoch
         fewer = max(1, int(chosen.tiles * seconds / cost(chosen) / EPOCHS))
-        chosen = replace(chosen, tiles=fewer, batch=min(16, batch_for(found.parts["train"] * fewer)))
-        why += f", {fewer} of each image in an epoch"
+        batch = chosen.batch if found.axes == 3 else min(16, batch_for(found.parts["train"] * fewer))
+        chosen = replace(chosen, tiles=fewer, batch=batch)
+        why += f", {fewer} of each {'volume' if found.axes == 3 else 'image'} in an epoch"
     return replace(chosen, why=why)
 
 
@@ -145,8 +155,11 @@ def config_of(
     found: Found, size: Size, symmetry: str, epochs: int, seed: int, options: dict[str, Any], warps: dict[str, Any]
 ) -> Config:
     """The settings of a run on this folder; `options` are the user's and win."""
-    masks = found.task in DENSE
+    masks, volumes = found.task in DENSE, found.axes == 3
     rows = MASK_ROWS if masks else IMAGE_ROWS
+    experiment, row = ("fit-masks" if masks else "fit"), rows.get(symmetry, rows["C4"])
+    if volumes:
+        experiment, row = "fit-volumes", "baseline" if symmetry == "none" else "roll-octa"
     planned: dict[str, Any] = {
         "data": str(found.folder),
         "channels": found.channels,
@@ -160,11 +173,13 @@ def config_of(
         "ema": average_over(epochs * math.ceil(found.parts["train"] * size.tiles / size.batch)),
         **({"output": "sigmoid"} if found.task == "answers" else {}),
     }
-    settings = settings_of("fit-masks" if masks else "fit", rows.get(symmetry, rows["C4"]), **{**planned, **options})
+    settings = settings_of(experiment, row, **{**planned, **options})
     if symmetry != "none":
-        group = two_dimensional(symmetry)
-        settings["net"] = replace(settings["net"], group=group.name, divide=group.order)
-    settings["score_turns"] = symmetry == "none"  # others give the same answer for each turn
+        group, net = group_for(symmetry, found.axes), settings["net"]
+        more = group.order // math.gcd(group.order, net.stages[0][0]) if volumes else 1  # 48 orientations in 24 maps
+        stages = tuple(tuple(width * more for width in stage) for stage in net.stages)
+        settings["net"] = replace(net, stages=stages, group=group.name, divide=group.order)
+    settings["score_turns"] = symmetry == "none" and not volumes  # others give the same answer for each turn
     return checked({**settings, "seed": seed})
 
 
@@ -199,17 +214,19 @@ def precision_on(device: torch.device) -> str:
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
 
 
-def warps_of(symmetry: str) -> dict[str, Any]:
+def warps_of(symmetry: str, axes: int = 2) -> dict[str, Any]:
     """How training images are turned and flipped, for images with this symmetry: as their kind allows, at any angle.
 
     >>> warps_of("C4")
     {'turn': 360.0, 'flip': False}
     """
+    if axes == 3:
+        return {"moves": None if symmetry == "none" else symmetry}
     if symmetry == "none":
         return {"turn": 0.0, "flip": False}
     from quarterturn.groups import C4
 
-    group = two_dimensional(symmetry)
+    group = group_for(symmetry)
     return {"turn": 360.0 if group.exchanged else 0.0, "flip": not set(group.elements) <= set(C4.elements)}
 
 

@@ -5,11 +5,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from quarterturn.groups import named
 from quarterturn_lab.errors import ConfigError, unknown
 from quarterturn_lab.files import write_atomically
 from quarterturn_lab.runs.naming import label
 from quarterturn_lab.settings.config import FREE, Config, digest_of_weights
-from quarterturn_lab.settings.networks import Net, two_dimensional
+from quarterturn_lab.settings.networks import Net
 from quarterturn_lab.settings.options import FIT_HEADINGS, STAGES
 
 MINUTES = 10.0
@@ -66,7 +67,7 @@ def checked_request(request: Request) -> Request:
     if request.epochs is not None and request.epochs < 1:
         raise ConfigError(f"--epochs {request.epochs}: give the number of passes over the images, 1 or more")
     if request.symmetry not in ("auto", "none"):
-        return replace(request, symmetry=two_dimensional(request.symmetry).name)
+        return replace(request, symmetry=named(request.symmetry).name)  # images or volumes: looking tells
     return request
 
 

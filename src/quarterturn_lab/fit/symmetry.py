@@ -179,12 +179,12 @@ def evidence(upright: Probe, turning: Probe, data: Data) -> Evidence:
     """The losses of two trained probes on validation images."""
     indices, task = scored(data), data.task
     turns = [image_losses(task, *answers(upright, data, indices, qt.C4, g)) for g in range(qt.C4.order)]
-    (as_it_is, labels), (mirrored, _) = (answers(turning, data, indices, qt.MIRROR, g) for g in range(2))
+    (as_it_is, labels), (mirrored, of_mirrored) = (answers(turning, data, indices, qt.MIRROR, g) for g in range(2))
     return Evidence(
         turns[0],
         np.mean(turns[1:], axis=0),
         image_losses(task, as_it_is, labels),
-        image_losses(task, mirrored, labels),
+        image_losses(task, mirrored, of_mirrored),  # masks are mirrored with their image
         constant_loss(data, indices),
         unresolved(as_it_is, labels) if task == "classes" else 0.0,
         swapped(as_it_is, mirrored, labels) if task == "classes" else None,

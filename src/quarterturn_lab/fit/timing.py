@@ -52,9 +52,9 @@ def made_up(config: Config, task: str, classes: tuple[str, ...]) -> Data:
     common: dict[str, Any] = {"classes": classes, "names": tuple(map(str, places)), "train": places, "test": places[:1]}
     common |= {"fingerprint": "", "task": task}
     if task in DENSE:
-        side = net.side * 2
-        images = [rng.integers(0, 255, (net.channels, side, side), dtype=np.uint8) for _ in range(4)] * (count // 4 + 1)
-        labels = [rng.integers(0, len(classes), (side, side), dtype=np.uint8) for _ in range(4)] * (count // 4 + 1)
+        shape = (net.side * 2,) * net.axes
+        images = [rng.integers(0, 255, (net.channels, *shape), dtype=np.uint8) for _ in range(4)] * (count // 4 + 1)
+        labels = [rng.integers(0, len(classes), shape, dtype=np.uint8) for _ in range(4)] * (count // 4 + 1)
         return Scenes(ragged(images[:count]), ragged(labels[:count]), **common)
     pixels = rng.integers(0, 255, (count, net.channels, net.side, net.side), dtype=np.uint8)
     labels_of: Any = places % len(classes) if task == "classes" else rng.random((count, len(classes)), dtype=np.float32)

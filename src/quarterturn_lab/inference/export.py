@@ -34,6 +34,9 @@ TARGETS: dict[str, tuple[Writer, str]] = {  # how it is written, and the end of 
 }
 
 
+IMAGES_ONLY = ("bioimageio", "wsinfer")
+
+
 def export(directory: Path, target: str, out: Path, about: About, trust: Trust = NOTHING) -> str:
     """Write a run's network in the form of a target; returns what it takes and what was checked, in words."""
     if target not in TARGETS:
@@ -44,6 +47,8 @@ def export(directory: Path, target: str, out: Path, about: About, trust: Trust =
     if not suffix and out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise ConfigError(f"{out} exists: {target} is a new folder, so give another name, or remove it")
     source = source_of(directory, trust)
+    if source.config.net.axes == 3 and target in IMAGES_ONLY:
+        raise ConfigError(f"--to {target} is for images, and this network labels volumes: give --to onnx, say")
     out = out.absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
     scratch = unfinished(out)

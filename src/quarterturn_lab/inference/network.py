@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from quarterturn_lab.inference.receptive_field import PERIOD, view_of
+from quarterturn_lab.inference.receptive_field import PERIODS, view_of
 from quarterturn_lab.inference.tiles import Network, Run, Sizes, View
 from quarterturn_lab.models.build import filters_twin
 from quarterturn_lab.runs.environment import pick_device
@@ -34,17 +34,23 @@ def trained_network(directory: Path, device_name: str, trust: Trust = NOTHING) -
     """The network of a finished run as a function from arrays to arrays, and its model card."""
     config, card, net = load_with_card(directory, trust)
     device = pick_device(device_name)
-    net = (for_whole_images(config, net) if card.is_dense else net).to(device).eval()
+    net = (for_whole_images(config, net) if card.is_dense else net).to(device)
+    identity = hashlib.sha256((directory / "model.safetensors").read_bytes()).hexdigest()
+    return tiled_network(net, card.settings.channels, device, identity), card
+
+
+def tiled_network(net: nn.Module, channels: int, device: torch.device, identity: str = "") -> Network:
+    """A network as a function from arrays to arrays, which can be run on tiles too."""
+    net = net.eval()
     known: dict[Sizes, View] = {}  # by what is left of the sides after whole periods
 
     def view(sizes: Sizes) -> View:
-        rest = (sizes[0] % PERIOD, sizes[1] % PERIOD)
+        rest = tuple(size % PERIODS[len(sizes)] for size in sizes)
         if rest not in known:
-            known[rest] = view_of(net, card.settings.channels, sizes)
+            known[rest] = view_of(net, channels, sizes)
         return known[rest].of(sizes)
 
-    identity = hashlib.sha256((directory / "model.safetensors").read_bytes()).hexdigest()
-    return Network(runner(net, device), view, identity), card
+    return Network(runner(net, device), view, identity)
 
 
 def for_whole_images(config: Config, net: nn.Module) -> nn.Module:

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quarterturn_lab.data import images
+from quarterturn_lab.data import images, volumes
 from quarterturn_lab.data.layouts import OTHERS
 from quarterturn_lab.errors import ConfigError, DataError, RunError
 from quarterturn_lab.files import check_replaceable, damaged, no_space, write_atomically
-from quarterturn_lab.inference import masks
+from quarterturn_lab.inference import masks, volume_masks
 from quarterturn_lab.inference.large_files import Picture, opened
 from quarterturn_lab.inference.masks import Say
 from quarterturn_lab.inference.tables import Files, Options, Progress, write_table
@@ -125,7 +125,7 @@ def _of(text: str) -> Iterator[tuple[str, Path]]:
 
 
 def _looks_like_an_image(path: Path) -> bool:
-    return path.suffix.lower() in images.SUFFIXES and not path.name.startswith(".")
+    return (path.suffix.lower() in images.SUFFIXES or volumes.is_nifti(path)) and not path.name.startswith(".")
 
 
 def _nothing_in(text: str) -> str:
@@ -143,10 +143,12 @@ def predict(
     network: Network, card: ModelCard, files: Files, out: Path, options: Options, progress: Progress, say: Say
 ) -> list[str]:
     """Write a table of probabilities, or a mask for each image; returns why images were skipped."""
-    _check(card, files, out, options)
     if options.max_pixels:
         settings = card.settings.model_copy(update={"max_pixels": options.max_pixels})
         card = replace(card, settings=settings)
+    if card.settings.axes == 3:
+        return volume_masks.write_all(network, card, files, out, options, progress, say)
+    _check(card, files, out, options)
     job = _job(network, card, files, options)
     if not card.is_dense:
         return write_table(out, network.run, card, files, options, job, progress)
@@ -157,12 +159,14 @@ def predict(
             raise ConfigError(
                 f"--out {out}: a mask of so many pixels is written in tiles, give the name of a .tif file"
             )
-        with unfinished(out, job) as folder:
+        with no_space(str(out)), unfinished(out, job) as folder:
             masks.write(network, card, picture, out, folder, options.grey, options.tile, progress, say)
     return []
 
 
 def _check(card: ModelCard, files: Files, out: Path, options: Options) -> None:
+    if scan := next((path for _, path in files if volumes.is_nifti(path)), None):
+        raise ConfigError(f"{scan} is a volume, and this network is for images: train one on volumes, or save slices")
     if not card.is_dense:
         if options.grey:
             raise ConfigError("--grey is for masks, and this network labels whole images: leave it out")
@@ -226,7 +230,7 @@ def _write_masks(
 ) -> list[str]:
     """Write all masks to a folder beside the one that is asked for, then move them into place."""
     skipped = []
-    with unfinished(folder, job) as scratch, no_space(str(folder)):
+    with no_space(str(folder)), unfinished(folder, job) as scratch:
         done = scratch / "masks"
         for number, (name, path) in enumerate(names, start=1):
             if not any((done / f"{name}{suffix}").exists() for suffix in (".png", ".tif")):

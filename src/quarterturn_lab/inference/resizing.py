@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 Sizes = tuple[int, ...]
-MODES = ("nearest", "bilinear")
+MODES = ("nearest", "bilinear", "trilinear")
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Placed(TorchFunctionMode):
             raise RuntimeError("maps are resized more often in a part of the image than in the whole")
         x, mode, corners = args[0], kwargs["mode"], bool(kwargs.get("align_corners"))
         size = kwargs["size"]
-        after = tuple(size) if isinstance(size, Sequence) else (int(size),) * 2
+        after = tuple(size) if isinstance(size, Sequence) else (int(size),) * (x.dim() - 2)
         axes = [
             _Axis(
                 here, there, by * more // self.step, to * more // self.step, by * at // self.step, to * at // self.step

@@ -59,17 +59,18 @@ class Source:
         """The inputs that an export takes, in words."""
         if self.card.is_dense:
             return "any batch, any size" + (f" that is a multiple of {self.step}" if self.step > 1 else "")
-        return f"any batch of {self.side} x {self.side}"
+        return f"any batch of {' x '.join([str(self.side)] * self.config.net.axes)}"
 
-    def shapes(self) -> list[tuple[int, int, int, int]]:
+    def shapes(self) -> list[tuple[int, ...]]:
         """Shapes of inputs to compare on: several batches and, where they are free, several sizes."""
         channels, side, step = self.config.net.channels, self.side, self.step
         if not self.card.is_dense:
             return [(count, channels, side, side) for count in (1, 2, 5)]
+        more = [side] * (self.config.net.axes - 2)  # of volumes
         return [
-            (2, channels, side, side),
-            (1, channels, side + step, side + 3 * step),
-            (3, channels, side, side + step),
+            (2, channels, side, side, *more),
+            (1, channels, side + step, side + 3 * step, *more),
+            (3, channels, side, side + step, *more),
         ]
 
     def numbers(self) -> list[NDArray[np.float32]]:
@@ -79,7 +80,7 @@ class Source:
 
     def pixels(self) -> list[NDArray[np.float32]]:
         """Inputs as files hold them: pixels that become about unit variance."""
-        offset, factor = self.card.scaling.columns()
+        offset, factor = self.card.scaling.columns(self.config.net.axes)
         found = [x / factor + offset for x in self.numbers()]
         return found if self.card.settings.floats else [x.round().clip(0, 255) for x in found]
 
@@ -93,19 +94,21 @@ def source_of(directory: Path, trust: Trust = NOTHING) -> Source:
     step = 1
     if card.is_dense:
         net, config = for_whole_images(config, net), config.model_copy(update={"rotate": "filters"})
-        step = _step(net, config.net.channels, config.net.side)
+        step = _step(net, config.net.channels, config.net.side, config.net.axes)
     title = re.sub(r"[^\w ()+-]", "_", f"quarterturn {config.experiment} {directory.resolve().parent.name}")[:100]
     return Source(title, config, card, summary(directory), net, group_of(net), step)
 
 
-def _step(net: nn.Module, channels: int, side: int) -> int:
+def _step(net: nn.Module, channels: int, side: int, axes: int) -> int:
     """The smallest step between the sizes that a network takes."""
     for step in STEPS:
         try:
             with torch.no_grad():
                 for sizes in ((side + step, side), (side + 3 * step, side + 2 * step)):
-                    net(torch.zeros(1, channels, *sizes))
+                    net(torch.zeros(1, channels, *sizes, *[side] * (axes - 2)))
         except (RuntimeError, ValueError):
             continue
         return step
-    raise RunError(f"this network takes images of {side} x {side} alone, and images with masks have any size")
+    raise RunError(
+        f"this network takes images of {' x '.join([str(side)] * axes)} alone, and images with masks have any size"
+    )

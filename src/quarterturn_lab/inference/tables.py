@@ -146,7 +146,7 @@ def write_table(
     Rows go to a file as they come, and the same job continues after the last image there. With `skip_bad` a last column
     says why an image was skipped.
     """
-    with unfinished(out, job) as folder, no_space(str(out)):
+    with no_space(str(out)), unfinished(out, job) as folder:
         table, marks = folder / "rows.csv", folder / "images"
         _add_rows(table, marks, run, card, files, options, progress)
         with table.open(newline="") as file:

@@ -7,15 +7,17 @@ image (decision 44). Nothing here needs torch: a network is a function from arra
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Run = Callable[[NDArray[np.float32]], NDArray[Any]]  # (N, C, H, W) -> (N, classes, H', W')
-Sizes = tuple[int, int]  # height and width
+Sizes = tuple[int, ...]  # height and width, or the three of a volume
 SIDE = 512  # of a tile, in pixels without what is around it
+TILE = 64  # ... of a volume, in voxels
+VOXELS = 1_000_000  # a volume with fewer is seen in one piece
 
 
 class Span(NamedTuple):
@@ -27,11 +29,7 @@ class Span(NamedTuple):
     last: int
 
 
-class Tile(NamedTuple):
-    """A part of an image: rows and columns."""
-
-    rows: Span
-    columns: Span
+Tile = tuple[Span, ...]  # a part of an image: rows and columns; or of a volume
 
 
 @dataclass(frozen=True)
@@ -48,15 +46,15 @@ class View:
 
     def of(self, sizes: Sizes) -> "View":
         """The same for an image of other sizes, larger or smaller by a multiple of the step."""
-        height, width = (
+        outputs = tuple(
             count + (size - n) // self.stride for count, size, n in zip(self.outputs, sizes, self.inputs, strict=True)
         )
-        return replace(self, inputs=sizes, outputs=(height, width))
+        return replace(self, inputs=sizes, outputs=outputs)
 
     def tiles(self, side: int) -> list[Tile]:
         """The tiles of the image, row by row. A turned image has the turned tiles."""
-        rows, columns = (self._spans(*sizes, side) for sizes in zip(self.inputs, self.outputs, strict=True))
-        return [Tile(along_y, along_x) for along_y in rows for along_x in columns]
+        along = (self._spans(*sizes, side) for sizes in zip(self.inputs, self.outputs, strict=True))
+        return list(product(*along))
 
     def _spans(self, inputs: int, outputs: int, side: int) -> list[Span]:
         if inputs <= side + 2 * self.reach:
@@ -73,16 +71,14 @@ class View:
     def exact(self, image: NDArray[np.float32], tile: Tile) -> NDArray[Any]:
         """The outputs of a tile for its part of the image, `(C, H, W)` -> `(classes, H', W')`."""
         found = self.run(np.ascontiguousarray(image)[None], tile, self.inputs)[0]
-        rows, columns = (
-            slice(span.first - span.start // self.stride, span.last - span.start // self.stride) for span in tile
-        )
-        return found[..., rows, columns]
+        kept = (slice(span.first - span.start // self.stride, span.last - span.start // self.stride) for span in tile)
+        return found[(..., *kept)]
 
     def parts(self, image: NDArray[np.float32], side: int) -> Iterator[tuple[Tile, NDArray[Any]]]:
         """The outputs of an image in memory, tile by tile."""
         for tile in self.tiles(side):
-            rows, columns = (slice(span.start, span.stop) for span in tile)
-            yield tile, self.exact(image[:, rows, columns], tile)
+            place: tuple[Any, ...] = (..., *(slice(span.start, span.stop) for span in tile))
+            yield tile, self.exact(image[place], tile)
 
 
 def cuts(length: int, count: int) -> list[int]:

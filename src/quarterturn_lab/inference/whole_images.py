@@ -3,7 +3,9 @@
 Nothing here needs torch: a network is a function from arrays to arrays.
 """
 
+import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +35,9 @@ def joined(view: View, parts: Iterable[tuple[Tile, NDArray[np.float64]]]) -> NDA
     whole = None
     for tile, part in parts:
         if whole is None:
-            whole = np.empty((*part.shape[:-2], *view.outputs))
-        whole[..., tile.rows.first : tile.rows.last, tile.columns.first : tile.columns.last] = part
+            whole = np.empty((*part.shape[: -len(tile)], *view.outputs))
+        place: tuple[Any, ...] = (..., *(slice(span.first, span.last) for span in tile))
+        whole[place] = part
     assert whole is not None
     return whole
 
@@ -45,19 +48,19 @@ def plain_view(run: Run, sizes: Sizes, margin: int, shrinks: bool) -> View:
     Without strides, each output depends only on its neighbourhood, so overlapping blocks give the same result as the
     whole image. `shrinks`: the network has strides, and the image is not split.
     """
-    height, width = (length - 2 * margin for length in sizes)
-    return View(lambda part, tile, whole: run(part), sizes, (height, width), reach=max(sizes) if shrinks else 0)
+    outputs = tuple(length - 2 * margin for length in sizes)
+    return View(lambda part, tile, whole: run(part), sizes, outputs, reach=max(sizes) if shrinks else 0)
 
 
 def plain_network(run: Run, card: ModelCard, identity: str = "") -> Network:
     """A network of which only the model card is known, such as that of an ONNX file."""
 
     def view(sizes: Sizes) -> View:
-        height, width = sizes
-        if card.shrinks and height * width > MOST:
+        if card.shrinks and math.prod(sizes) > MOST:
+            size = " x ".join(f"{length:,}" for length in reversed(sizes))
             raise ConfigError(
-                f"the network has strides, and an ONNX file does not say where to cut {width:,} x {height:,} pixels "
-                "into tiles: use the run directory instead of --onnx"
+                f"the network has strides, and an ONNX file does not say where to cut {size} pixels into tiles: use "
+                "the run directory instead of --onnx"
             )
         return plain_view(run, sizes, card.margin, card.shrinks)
 

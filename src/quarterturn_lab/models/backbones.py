@@ -62,7 +62,7 @@ def backbone_network(
             return _with_output(qt.convert(model, group, head="invariants", **options), net), notes
         except qt.errors.ConversionError:
             pass  # it has no last layer that could see them: with the mean, or the reason why that fails too
-    return _with_output(qt.convert(model, group, **options), net), notes
+    return _with_output(qt.convert(model, group, head="pool", **options), net), notes
 
 
 def _with_output(model: nn.Module, net: Net) -> nn.Module:

@@ -1,6 +1,7 @@
 """Builds an `nn.Sequential` from a `Net`, with the same parameter names whether it rotates maps or filters."""
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -47,6 +48,9 @@ def filters_twin(net: Net, module: nn.Module) -> nn.Module:
     return twin.to(next(module.parameters()).device).train(module.training)
 
 
+TORCH: dict[int, tuple[Any, Any]] = {2: (nn.Conv2d, nn.MaxPool2d), 3: (nn.Conv3d, nn.MaxPool3d)}
+
+
 class _Builder:
     """Adds one layer after another, and tracks the number of features and their size."""
 
@@ -55,6 +59,7 @@ class _Builder:
         self.group = qt.named(net.group) if net.group else None
         self.method: str = net.method if self.group else "plain"
         self.sequence = UNet() if net.unet else nn.Sequential()
+        self.convolution, self.max_pool = TORCH[net.axes]
         self.features, self.side = net.channels, net.side
         self.has_pathways = False  # from the first convolution to the pooling over pathways, or the stack
 
@@ -92,7 +97,7 @@ class _Builder:
             )
             if net.norm:
                 group = self.group if self.has_pathways else None
-                self._add(f"norm{self.number}", batch_norm(group, self.rotate, self.features))
+                self._add(f"norm{self.number}", batch_norm(group, self.rotate, self.features, net.axes))
             self._add(f"relu{self.number}", nn.ReLU())
             self.side -= 0 if net.same else net.kernel - 1
 
@@ -101,7 +106,7 @@ class _Builder:
         group, rotate, inputs = self.group, self.rotate, self.features
         module: nn.Module
         if group is None or self.method == "plain":
-            module = nn.Conv2d(inputs, width, kernel, padding=padding)
+            module = self.convolution(inputs, width, kernel, padding=padding)
         elif self.method == "symmetric":
             module = SymmetricConv(group, inputs, width, kernel, padding)
         elif self.method == "oriented-max" or not self.has_pathways:
@@ -120,7 +125,7 @@ class _Builder:
         if self.group is not None and self.has_pathways:
             self._add(name, qt.MaxPool(self.group, window, 2, ceil_mode=True, rotate=self.rotate))
         else:
-            self._add(name, nn.MaxPool2d(window, 2, ceil_mode=True))
+            self._add(name, self.max_pool(window, 2, ceil_mode=True))
         self.side = max(1, -(-(self.side - window) // 2) + 1)
 
     def _leave_pathways_by_stack(self, group: Group) -> None:
@@ -198,7 +203,7 @@ class _Builder:
         for number, width in enumerate(net.hidden, start=1):
             last = number == len(net.hidden)
             if self.method in ("cosets", "invariants"):
-                self._add(f"hidden{number}", nn.Conv2d(self.features, width, 1))
+                self._add(f"hidden{number}", self.convolution(self.features, width, 1))
                 self.features = width
             else:
                 self._conv(f"hidden{number}", width if last else width * net.widen // net.divide, 1, 0)
@@ -209,7 +214,7 @@ class _Builder:
         if self.has_pathways:
             self._conv("output", net.outputs, 1, 0)
         else:
-            self._add("output", nn.Conv2d(self.features, net.outputs, 1))
+            self._add("output", self.convolution(self.features, net.outputs, 1))
         self._pool_pathways(self.rotate)
         for name, layer in output_nonlinearity(net).items():
             self._add(name, layer)

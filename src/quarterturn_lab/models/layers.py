@@ -102,7 +102,8 @@ class Join(nn.Module):
     """
 
     def forward(self, below: Tensor, kept: Tensor) -> Tensor:
-        return torch.cat([kept, F.interpolate(below, kept.shape[2:], mode="bilinear", align_corners=False)], dim=1)
+        mode = "bilinear" if kept.dim() == 4 else "trilinear"
+        return torch.cat([kept, F.interpolate(below, size=kept.shape[2:], mode=mode, align_corners=False)], dim=1)
 
 
 class UNet(nn.Sequential):

@@ -95,6 +95,8 @@ def _convolution(
     return kind(group, inputs, outputs, kernel, stride, padding, bias=bias, rotate=rotate)
 
 
-def batch_norm(group: Group | None, rotate: Rotate, features: int) -> nn.Module:
+def batch_norm(group: Group | None, rotate: Rotate, features: int, axes: int = 2) -> nn.Module:
     """Batch norm, with statistics that the orientations share if there are any."""
-    return nn.BatchNorm2d(features) if group is None else qt.BatchNorm(group, features, rotate=rotate)
+    if group is not None:
+        return qt.BatchNorm(group, features, rotate=rotate)
+    return nn.BatchNorm2d(features) if axes == 2 else nn.BatchNorm3d(features)

@@ -1,4 +1,4 @@
-"""The report's figures that run the networks: predictions and masks as images rotate, and filters."""
+"""The report's figures that run the networks: predictions and masks as images rotate, and what is confused."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,33 +6,38 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
-import quarterturn as qt
 from quarterturn_lab.data.augment import turned
 from quarterturn_lab.data.dataset import Data, Dataset, Indices, Scenes
 from quarterturn_lab.data.scaling import scaling_of
-from quarterturn_lab.evaluation import segmentation
+from quarterturn_lab.evaluation import classification, segmentation
 from quarterturn_lab.evaluation.score import inside, predict
 from quarterturn_lab.inference.network import for_whole_images, runner
 from quarterturn_lab.inference.whole_images import object_map
 from quarterturn_lab.report import svg
+from quarterturn_lab.report.cards import short
 from quarterturn_lab.report.pictures import light
-from quarterturn_lab.settings.config import Config
+from quarterturn_lab.report.quarter_turns import CPU, Loaded, decide
 
 ANGLES = tuple(range(0, 361, 15))
 EXAMPLE_ANGLES = (0, 30, 60, 90, 135, 180, 225, 270)
 WINDOW = 240  # the largest part of a scene that is shown, in pixels
-CPU = torch.device("cpu")
+ASKED = 200  # test images that are turned for the sentence at the top
+EXAMPLES = 4
+JUDGED = 2_000  # test images in the confusion matrix
+MATRIX = 12  # classes in it
 
-Loaded = dict[str, tuple[Config, Data, nn.Module]]
 Shown = tuple[str, str, str]  # a heading, a sentence, the picture
 
 
-def figures_of(loaded: Loaded) -> list[Shown]:
-    """All figures for the task of these runs."""
+def figures_of(loaded: Loaded) -> tuple[str, list[Shown]]:
+    """All figures for the task of these runs, and a sentence about what quarter turns do to their answers."""
     _, data, _ = next(iter(loaded.values()))
-    return [figure(loaded) for figure in FIGURES[data.task]] + _filters(loaded)
+    if not isinstance(data, Dataset) or data.task != "classes":
+        return "", [figure(loaded) for figure in FIGURES[data.task]]
+    decisions = decide(loaded, some_test_images(data, ASKED))
+    shown = _examples(loaded, decisions.showing(data.labels, EXAMPLES))
+    return decisions.sentence(), [shown, _sensitivity(loaded), _confused(loaded)]
 
 
 def some_test_images(data: Data, count: int) -> Indices:
@@ -73,10 +78,9 @@ def _sensitivity(loaded: Loaded) -> Shown:
     return "Rotation sensitivity", text, svg.sensitivity(ANGLES, series, "")
 
 
-def _examples(loaded: Loaded) -> Shown:
+def _examples(loaded: Loaded, indices: Indices) -> Shown:
     _, data, _ = next(iter(loaded.values()))
     assert isinstance(data, Dataset)
-    indices = some_test_images(data, 5)[:4] if len(data.classes) < 4 else some_test_images(data, 9)[1::2]
     raw = torch.from_numpy(light(data.images[indices]))
     pictures = torch.stack([turned(raw, float(angle)) for angle in EXAMPLE_ANGLES], dim=1).mean(2).double().numpy()
     answers: dict[str, Any] = {}
@@ -90,7 +94,7 @@ def _examples(loaded: Loaded) -> Shown:
     names = ", then ".join(answers)
     text = (
         f"Below each image: the class and probability predicted by {names}. Green is correct, red is wrong. The true "
-        "class is on the left."
+        "class is on the left. The first images are ones for which a network changes its mind at quarter turns."
     )
     return "Predictions for rotated test images", text, svg.turned_examples(pictures, EXAMPLE_ANGLES, truths, answers)
 
@@ -173,26 +177,30 @@ def _fullest(labels: NDArray[Any], side: int) -> tuple[slice, slice]:
     return slice(best[0], best[0] + side_y), slice(best[1], best[1] + side_x)
 
 
-# --- filters ----------------------------------------------------------------------------------------------------------
+# --- confusion --------------------------------------------------------------------------------------------------------
 
 
-def _filters(loaded: Loaded) -> list[Shown]:
-    figures = []
-    for label, (config, _, net) in loaded.items():
-        weight = dict(net.named_parameters()).get("conv1.weight")
-        if weight is None or weight.dim() != 4 or config.net.group is None:
-            continue
-        group = qt.named(config.net.group)
-        some = weight.detach()[:16, :1]
-        turns = [qt.act(some, group, group.inverse[h])[:, 0] for h in range(group.order)]
-        picture = svg.filters(torch.stack(turns, dim=1).double().numpy(), "")
-        text = f"Filters of the first layer: one column per filter, one row for each of its {group.order} orientations."
-        figures.append((f"Learnt filters of {label}", text, picture))
-    return figures
+def _confused(loaded: Loaded) -> Shown:
+    """What each network takes for what: the classes with the most errors, if there are many."""
+    counts = {}
+    for label, (config, data, net) in loaded.items():
+        assert isinstance(data, Dataset)
+        indices = some_test_images(data, JUDGED)
+        counts[label] = classification.confusion(predict(config, net, data, indices, CPU), data.labels[indices])
+    wrong = sum(each.sum(0) + each.sum(1) - 2 * each.diagonal() for each in counts.values())
+    shown = np.sort(np.argsort(-np.asarray(wrong), kind="stable")[:MATRIX])
+    names = [short(data.classes[i], 18) for i in shown]
+    shares = {
+        label: (each / each.sum(1, keepdims=True).clip(1))[np.ix_(shown, shown)] for label, each in counts.items()
+    }
+    which = (
+        f"The {len(shown)} classes with the most errors, of {len(data.classes)}. " if len(shown) < len(wrong) else ""
+    )
+    text = f"{which}A row for each true class, a column for each answer, in per cent of the true class. Dark is often."
+    return "Confusion matrix", text, svg.confusion(shares, names)
 
 
 FIGURES: dict[str, tuple[Callable[[Loaded], Shown], ...]] = {
-    "classes": (_sensitivity, _examples),
     "answers": (_sensitivity, _answers),
     "pixels": (_masks,),
     "instances": (_masks,),

@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quarterturn_lab.evaluation import segmentation
+from quarterturn_lab.evaluation import segmentation, volumes
 from quarterturn_lab.report import svg
 from quarterturn_lab.report.cards import Bar, Card, Thumb, short
+from quarterturn_lab.report.fit_volumes import volume_examples
 from quarterturn_lab.report.judged import Judged
 from quarterturn_lab.report.pictures import FOUND, TRUE, in_page, outlined, picture
 
@@ -17,6 +18,10 @@ EACH = 3  # images of each kind: worst, middle, best
 def dice_by_image(run: Judged) -> NDArray[np.float64]:
     """The overlap of each test image; for regions, the mean over the classes that are there or found."""
     pairs = zip(run.predicted, run.labels, strict=True)
+    if run.config.net.axes == 3:  # the background is most of a volume
+        classes = range(1, len(run.data.classes))
+        each = [[volumes.dice(p.argmax(0) == c, t == c) for c in classes] for p, t in pairs]
+        return np.array([np.mean(known) if (known := [d for d in found if d == d]) else np.nan for found in each])
     if run.data.task == "regions":
         return np.array([segmentation.mean_dice(segmentation.region_counts(p, t)) for p, t in pairs])
     return np.array([segmentation.dice(p >= 0.5, t) for p, t in pairs])
@@ -29,9 +34,17 @@ def mask_cards(runs: list[Judged]) -> list[Card]:
     text = f"Dice: twice the overlap, divided by both areas; 1 is perfect. Median {np.nanmedian(own):.3f}, worst " + (
         f"{np.nanmin(own):.3f}."
     )
-    cards = [_examples(runs[0], own)]
+    is_volume = runs[0].config.net.axes == 3
+    cards = [volume_examples(runs[0], own) if is_volume else _examples(runs[0], own)]
     finite = {name: values[np.isfinite(values)] for name, values in scores.items()}
-    cards.append(Card("Overlap, image by image", text, "figure", svg.histogram(finite, "Dice", (0.0, 1.0))))
+    cards.append(
+        Card(
+            f"Overlap, {'volume by volume' if is_volume else 'image by image'}",
+            text,
+            "figure",
+            svg.histogram(finite, "Dice", (0.0, 1.0)),
+        )
+    )
     if runs[0].data.task == "regions":
         cards.append(_by_class(runs))
     return cards
@@ -43,10 +56,10 @@ def _by_class(runs: list[Judged]) -> Card:
         each = [segmentation.region_counts(p, t) for p, t in zip(run.predicted, run.labels, strict=True)]
         counts: Any = np.sum(each, axis=0)
         found.append((2 * counts.diagonal() / (counts.sum(0) + counts.sum(1)).clip(1), counts.sum(1)))
-    names = runs[0].data.classes
+    names, unit = runs[0].data.classes, "pixels" if runs[0].config.net.axes == 2 else "voxels"
     total = found[0][1].sum()
     bars = [
-        Bar(short(names[i]), float(value), float(value), float(value), f"{found[0][1][i] / total:.1%} of the pixels",
+        Bar(short(names[i]), float(value), float(value), float(value), f"{found[0][1][i] / total:.1%} of the {unit}",
             float(found[1][0][i]) if len(runs) > 1 else None)
         for i, value in enumerate(found[0][0])
     ]  # fmt: skip

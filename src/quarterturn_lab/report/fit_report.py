@@ -90,7 +90,7 @@ def write_fit_report(
         torch.set_num_threads(1)  # many small batches: on a busy machine, threads wait for each other
     measures = [measure(each) for each in runs]
     group = qt.named(runs[0].group) if runs[0].group else None
-    turns = [turned(each, group or qt.C4) for each in runs]
+    turns = [turned(each, group or (qt.C4 if runs[0].config.net.axes == 2 else qt.OCTA)) for each in runs]
     task, output = runs[0].data.task, output or run
     first = headline(runs, measures, turns)
     notes = [constant(runs[0]), hands(runs[0]) if task == "classes" else "", unequal(runs)]
@@ -199,17 +199,18 @@ def _scores(runs: list[Judged], measures: list[Measure]) -> Table:
 
 
 def _turning(runs: list[Judged], turns: list[Turned]) -> list[Card]:
-    data, group = runs[0].data, runs[0].group or "C4"
+    data, group = runs[0].data, runs[0].group or ("C4" if runs[0].config.net.axes == 2 else "octa")
     rows = []
     for run, found in zip(runs, turns, strict=True):
         changed = f"{found.changed} of {found.images}" if isinstance(data, Dataset) else "not counted"
         rows.append((run.name, changed, f"{found.most:.1e}", f"{found.exact:.1e}"))
     moved = MOVES.get(group, f"in all orientations of {group}")
+    what = "images" if runs[0].config.net.axes == 2 else "volumes"
     text = (
-        f"Test images {moved}. The last column is the check: the output's largest relative change in float64. Rounding "
+        f"Test {what} {moved}. The last column is the check: the output's largest relative change in float64. Rounding "
         "gives about 1e-15; anything above 1e-6 is no symmetry."
     )
-    header = ("", "images with another answer", "largest change of an answer", "of the output (float64)")
+    header = ("", f"{what} with another answer", "largest change of an answer", "of the output (float64)")
     cards = [Card("What the symmetry check said", text, "table", Table(header, rows))]
     if isinstance(data, Dataset):
         indices = some_test_images(data, TURNED)
@@ -248,7 +249,7 @@ def _facts(run: Judged) -> list[tuple[str, str]]:
         ("images", f"{config.data or 'built in'}: {found['train_images']:,} training, {len(run.data.valid):,} "
                    f"validation, {found['test_images']:,} test, {found['skipped_images']:,} skipped"),
         ("network", f"{network}{f', {config.how}' if config.backbone else ''}, {found['parameters']:,} parameters"),
-        ("input", f"{config.net.channels} x {config.net.side} x {config.net.side}"),
+        ("input", " x ".join(map(str, (config.net.channels, *[config.net.side] * config.net.axes)))),
         ("training", f"{config.epochs} epochs, batches of {config.batch_images}; {training_in_words(config)}"),
         ("run", str(run.path)),
     ]  # fmt: skip

@@ -15,9 +15,10 @@ def headline(runs: list[Judged], measures: list[Measure], turns: list[Turned]) -
     """
     run, own = runs[0], measures[0]
     name = run.name[0].upper() + run.name[1:]
-    parts = [f"{name}: {own.text} on {own.images:,} test image{'s' * (own.images != 1)} ({own.interval_text})"]
+    what = "image" if run.config.net.axes == 2 else "volume"
+    parts = [f"{name}: {own.text} on {own.images:,} test {what}{'s' * (own.images != 1)} ({own.interval_text})"]
     if run.group and turns[0].exact < EXACT and not turns[0].changed:
-        same = "the same answer for" if isinstance(run.data, Dataset) else "the mask turns with the image in"
+        same = "the same answer for" if isinstance(run.data, Dataset) else f"the mask turns with the {what} in"
         parts.append(f"{same} {orientations(run.group)}")
     if len(runs) > 1:
         parts.append(f"an ordinary network of the same training time: {measures[1].text}")

@@ -17,7 +17,7 @@ from quarterturn_lab.runs import run_directory
 from quarterturn_lab.runs.trained import load_with_data
 from quarterturn_lab.runs.trust import NOTHING, Trust
 from quarterturn_lab.settings.experiments import EXPERIMENTS
-from quarterturn_lab.settings.in_words import training_in_words
+from quarterturn_lab.settings.in_words import network_in_words, training_in_words
 
 PARTS = {"valid": "validation", "test": "test"}  # the set that a run scores during training
 SHOWN = 3  # networks in the figures that run them: the baseline and the first equivariant ones
@@ -33,6 +33,8 @@ class Section:
     rows: list[tuple[str, ...]]
     markdown: str
     facts: list[tuple[str, str]]
+    row_words: list[tuple[str, str]]
+    headline: str = ""
     figures: list[Shown] = field(default_factory=list)
     missing: str = ""
 
@@ -69,15 +71,27 @@ def section(root: Path, experiment: str, data_folder: str | None, trust: Trust =
         *_head_and_rows(lines),
         table.markdown(lines),
         _facts(sets[0].paths[0]),
+        [(each.label, network_in_words(run_directory.config_of(each.paths[0]))) for each in sets],
+        scores_in_words(lines),
     )
-    made.figures += _curves(sets)
     try:
         loaded = {label: load_with_data(path, data_folder, trust) for label, path in _chosen(sets).items()}
     except (LabError, QuarterturnError) as error:
         made.missing = f"Some figures are missing because the data could not be read: {error}"
+        made.figures = _curves(sets)
         return made
-    made.figures += figures_of(loaded)
+    sentence, figures = figures_of(loaded)
+    made.headline = f"{sentence} {made.headline}".strip()
+    made.figures = figures + _curves(sets)
     return made
+
+
+def scores_in_words(lines: list[table.Line]) -> str:
+    """The test score of every row, the best one first."""
+    task = TASKS[lines[0].task]
+    best = sorted(lines, key=lambda line: line.test[0], reverse=task.better == "higher")
+    parts = ", ".join(f"{line.label} {line.test[0]:.{task.digits}f}" for line in best)
+    return f"Test {task.name} ({task.better} is better): {parts}."
 
 
 def _head_and_rows(lines: list[table.Line]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

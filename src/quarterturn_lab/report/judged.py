@@ -79,7 +79,7 @@ def turned(run: Judged, group: qt.Group) -> Turned:
     """Turn some test images by the whole group and compare the answers."""
     data = run.data
     net = run.net
-    inputs = examples(run.config, data, data.test[:4]).double()
+    inputs = examples(run.config, data, data.test[: 4 if run.config.net.axes == 2 else 1]).double()
     inputs += 0.1 * torch.randn(inputs.shape, generator=torch.Generator().manual_seed(0))  # images may be symmetric
     exact = max(qt.equivariance_error(net.double(), group, inputs).relative)
     net.float()

@@ -78,6 +78,9 @@ def measure(run: Judged) -> Measure:
             digits,
             "lower",
         )
+    if task == "regions" and run.config.net.axes == 3:
+        overlap = dice_by_image(run)
+        return Measure(lambda i: float(np.nanmean(overlap[i])), "mean Dice {}", images)
     if task == "regions":
         counts = np.stack([segmentation.region_counts(p, t) for p, t in zip(run.predicted, run.labels, strict=True)])
         return Measure(lambda i: segmentation.mean_dice(counts[i].sum(0)), "mean Dice {}", images)

@@ -173,19 +173,22 @@ def tinted(image: NDArray[Any], colours: dict[tuple[int, int, int], Mask]) -> ND
     return out.round().astype(np.uint8)
 
 
-def filters(weights: Array, title: str) -> str:
-    """`(filters, orientations, k, k)`: a column for each filter, a row for each orientation."""
-    count, orientations = weights.shape[:2]
+def confusion(shares: dict[str, Array], names: Sequence[str]) -> str:
+    """A matrix for each network: `(true class, answer)` shares of the true class, from 0 to 1."""
+    count = len(names)
     with plt.rc_context({**STYLE, "axes.grid": False}):
-        figure, grid = plt.subplots(orientations, count, figsize=(0.6 * count, 0.6 * orientations), squeeze=False)
-        for column in range(count):
-            limit = float(np.abs(weights[column]).max()) or 1.0
-            for line in range(orientations):
-                axes = grid[line, column]
-                axes.imshow(weights[column, line], cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
-                axes.set(xticks=[], yticks=[])
-                axes.spines[:].set(visible=True, color="#999999", linewidth=0.5)
-        figure.suptitle(title, fontsize=9)
+        side = max(2.6, 0.3 * count)
+        figure, grid = plt.subplots(1, len(shares), figsize=(1.15 * side * len(shares) + 1, side + 1), squeeze=False)
+        for place, (axes, (name, matrix)) in enumerate(zip(grid[0], shares.items(), strict=True)):
+            axes.imshow(matrix, cmap="Blues", vmin=0, vmax=1)
+            axes.set_title(name, fontsize=9)
+            axes.set_xticks(range(count), names, rotation=90, fontsize=7)
+            axes.set_yticks(range(count), names if place == 0 else [""] * count, fontsize=7)
+            for row, column in np.argwhere(np.round(100 * matrix) >= 1):
+                ink = "white" if matrix[row, column] > 0.5 else "#444444"
+                text = f"{100 * matrix[row, column]:.0f}"
+                axes.text(column, row, text, ha="center", va="center", fontsize=6, color=ink)
+        figure.subplots_adjust(wspace=0.08)
         return svg(figure)
 
 

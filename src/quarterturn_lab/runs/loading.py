@@ -12,6 +12,7 @@ def loader_settings(config: Config) -> Settings:
     own = {name: getattr(config, name) for name in ImageSettings.model_fields}
     if config.loader == OWN_IMAGES:
         own |= {"validation": config.validation, "rules": 2}
+    own |= {"axes": config.net.axes}
     return Settings(folder=config.data, side=config.net.side, channels=config.net.channels, **own)
 
 

@@ -47,7 +47,7 @@ class ModelCard:
 
     def scaled(self, pixels: NDArray[Any]) -> NDArray[np.float32]:
         """The network's input from pixels as files hold them, `(..., C, H, W)`."""
-        return self.scaling(255 - pixels if self.settings.invert else pixels)
+        return self.scaling(255 - pixels if self.settings.invert else pixels, self.settings.axes)
 
     def linear(self) -> tuple[list[float], list[float]]:
         """The same as `gain * pixel + offset`, for each channel."""

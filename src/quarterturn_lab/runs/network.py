@@ -57,4 +57,7 @@ def _made(
         initialise(module, config.seed, config.output_scale)
         if net.group is not None and net.roll != "all" and config.rotate == "filters":
             return module, notes  # torch's grouped convolutions are slower in channels_last: decisions/0035
+        if net.axes == 3:  # the kernel has features first; torch's layers prefer them last
+            last = torch.channels_last_3d
+            return (module if net.group else module.to(memory_format=last)), notes  # type: ignore[call-overload]
     return module.to(memory_format=torch.channels_last), notes  # type: ignore[call-overload]

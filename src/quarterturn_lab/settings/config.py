@@ -7,7 +7,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
 from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.files import sha256
-from quarterturn_lab.settings.networks import Net, size_fault
+from quarterturn_lab.settings.networks import Net, group_for, size_fault
 
 Precision = Literal["fp32", "bf16", "fp16"]
 Task = Literal["auto", "classes", "tags", "numbers", "answers", "pixels", "regions", "instances"]
@@ -50,6 +50,14 @@ class Augment(BaseModel):
         Literal["bilinear", "bicubic"],
         Field(description="bicubic keeps training images about as sharp as test images; bilinear blurs them."),
     ] = "bilinear"
+    moves: Annotated[
+        str | None,
+        Field(description="Turn or mirror each training volume by a random element of this group: octa-full, say."),
+    ] = None
+    intensity: Annotated[
+        float | None,
+        Field(gt=0, description="Vary brightness and contrast of training volumes; the standard deviation, 0.1 say."),
+    ] = None
 
 
 class ImageSettings(BaseModel):
@@ -66,6 +74,9 @@ class ImageSettings(BaseModel):
         bool, Field(description="Keep the values and channels of the files: for FITS, and float or many-channel TIFF.")
     ] = False
     skip_bad: Annotated[bool, Field(description="Skip images that cannot be read, and count them.")] = False
+    spacing: Annotated[
+        tuple[float, ...], Field(description="Size of a voxel along each axis in mm, for volumes that do not say it.")
+    ] = ()
     max_pixels: Annotated[int, Field(ge=1, description="Refuse images with more pixels than this.")] = MAX_PIXELS
     labels: Annotated[
         str | None,
@@ -217,7 +228,7 @@ class Config(ImageSettings):
 
     @model_validator(mode="after")
     def _fits(self) -> "Config":
-        fault = self.net.fault() or size_fault(self.net.channels, self.net.side, self.longest)
+        fault = self.net.fault() or size_fault(self.net.channels, self.net.side, self.longest, axes=self.net.axes)
         if fault:
             raise ValueError(fault)
         if any(not 0 < drop <= 1 for drop in self.drops):
@@ -255,6 +266,8 @@ class Config(ImageSettings):
             raise ValueError(
                 f"how={self.how!r} with the group {self.net.group}: convert and wrap need a group, plain has none"
             )
+        if fault := _volume_fault(self.net, self.augment):
+            raise ValueError(fault)
         if self.augment.colour and (self.net.channels != 3 or self.floats):
             raise ValueError(
                 f"colour needs red, green and blue, not {self.net.channels} channels or floats: set colour to 0"
@@ -271,6 +284,18 @@ class Config(ImageSettings):
         return self.model_dump(mode="json", exclude=set(FREE))
 
 
+def _volume_fault(net: Net, warps: Augment) -> str | None:
+    """What is wrong with the augmentation for images, or for volumes."""
+    if net.axes == 2:
+        return "moves and intensity are for volumes: leave them out" if warps.moves or warps.intensity else None
+    if warps.flip or warps.shear or warps.stretch != 1 or warps.interpolation != "bilinear":
+        return "volumes are not flipped, sheared, stretched or interpolated bicubically: give --moves octa-full, say"
+    if warps.turn > 45:
+        return f"volumes are turned by up to 45 degrees either way, not {warps.turn:g}: --moves adds quarter turns"
+    group_for(warps.moves or "octa", 3)
+    return None
+
+
 def digest_of_weights(file: str | None) -> str | None:
     """The SHA-256 of a file of weights: a run knows them by it, wherever they are."""
     if file is None:
@@ -284,9 +309,11 @@ def digest_of_weights(file: str | None) -> str | None:
         raise ConfigError(f"--weights {file} cannot be read ({why}): give a .safetensors or .pth file") from None
 
 
-def _moved(factory: str | None) -> str | None:
-    """The current name of a network whose module has moved."""
-    module, colon, function = (factory or "").partition(":")
+def _moved(factory: Any) -> Any:
+    """The current name of a network whose module has moved; what is no text is left to the check of types."""
+    if not isinstance(factory, str):
+        return factory
+    module, colon, function = factory.partition(":")
     return f"{MOVED[module]}{colon}{function}" if module in MOVED else factory
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 LARGEST_INPUT = 256_000_000  # values: one gigabyte as floats
 Stages = tuple[tuple[int, ...], ...]
+AXES = {2: "C4", 3: "octa"}  # of images and of volumes, with a group that acts on them
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Net:
         Literal["linear", "relu", "sigmoid", "questions"], Field(description="Nonlinearity of the output layer.")
     ] = "linear"
     answers: tuple[str, ...] = ()  # the columns for output "questions"; empty means all 37
+    axes: int = 2  # of its inputs: images, or volumes with cubes of `side` voxels as inputs
 
     group: Annotated[str | None, Field(description="Symmetry group of an equivariant row: C4, D4, C2, mirror, ...")] = (
         None  # None: a plain network
@@ -83,12 +85,14 @@ class Net:
         """What is wrong with the numbers of the network, and what to do, in words."""
         if min(self.channels, self.side, self.stem_stride) < 1:
             return f"channels={self.channels}, side={self.side}, stem_stride={self.stem_stride}: give 1 or more"
-        if fault := size_fault(self.channels, self.side):
+        if self.axes not in AXES:
+            return f"axes={self.axes}: images have two, volumes three"
+        if fault := size_fault(self.channels, self.side, axes=self.axes):
             return fault
         if not 0 <= self.dropout < 1:
             return f"dropout={self.dropout}: give a rate of at least 0 and below 1"
         try:
-            two_dimensional(self.group or "C4")
+            group_for(self.group or AXES[self.axes], self.axes)
         except ConfigError as error:
             return str(error)
         return None
@@ -99,22 +103,23 @@ class Net:
         return 0 if self.same else (self.kernel - 1) // 2 * sum(map(len, self.stages))
 
 
-def size_fault(channels: int, *sides: int | None) -> str | None:
+def size_fault(channels: int, *sides: int | None, axes: int = 2) -> str | None:
     """What is wrong with the size of a network's input, before anything of that size is made."""
     largest = max(side for side in sides if side is not None)
-    if largest**2 * channels <= LARGEST_INPUT:
+    if largest**axes * channels <= LARGEST_INPUT:
         return None
-    sizes = f"{channels} channels of {largest} x {largest} pixels"
+    sizes = f"{channels} channels of {' x '.join([str(largest)] * axes)} {'pixels' if axes == 2 else 'voxels'}"
     return f"{sizes} are more than {LARGEST_INPUT:,} values: give a smaller side"
 
 
-def two_dimensional(name: str) -> "Group":
-    """The group of that name, if it acts on images."""
+def group_for(name: str, axes: int = 2) -> "Group":
+    """The group of that name, if it acts on images (two axes) or volumes (three)."""
     from quarterturn.groups import named
 
     group = named(name)
-    if group.dim != 2:
-        raise ConfigError(f"{group.name} acts on {group.dim} axes, and an image has two: use C4 or D4, say")
+    if group.dim != axes:
+        what = "an image has two: use C4 or D4" if axes == 2 else "a volume has three: use octa, mirror-1 or D4-3"
+        raise ConfigError(f"{group.name} acts on {group.dim} axes, and {what}, say")
     return group
 
 
@@ -150,6 +155,9 @@ NUCLEI = Net(
     head="conv",
     dropout=0.0,
 )
+
+# A small U-Net for volumes. Its widths are multiples of 24, the number of turns of a cube.
+VOLUMES = replace(NUCLEI, channels=1, side=32, stages=((24, 24), (48, 48), (96,)), hidden=(24,), norm=True, axes=3)
 
 CYCLIC: dict[str, Any] = {"group": "C4", "relu": False}
 
@@ -189,6 +197,22 @@ ROWS["convnext-plain"] = {**RESIDUAL, "convnext": True}
 ROWS["residual-c4"] = {**RESIDUAL, "group": "C4", "roll": "all", "divide": 4}
 ROWS["residual-d4"] = {**RESIDUAL, "group": "D4", "roll": "all", "divide": 8}
 
+# Rolled networks for volumes, with as many maps as the ordinary one, and invariants at the head.
+VOLUME_GROUPS = {"mirror-1": 2, "mirrors-1-2-3": 8, "D4-1": 8, "D4-2": 8, "D4-3": 8, "octa": 24}
+VOLUME_ROWS: dict[str, dict[str, Any]] = {
+    f"roll-{name}": {**CYCLIC, "group": name, "roll": "all", "divide": order, "invariants": True}
+    for name, order in VOLUME_GROUPS.items()
+}
+VOLUME_ROWS["roll-octa-wide"] = {**VOLUME_ROWS["roll-octa"], "widen": 2}  # one filter for 24 orientations is little
+
+
+def row_of(name: str) -> dict[str, Any]:
+    """What a row changes of its baseline."""
+    found = {**ROWS, **VOLUME_ROWS}
+    if name not in found:
+        raise unknown("row", name, found)
+    return found[name]
+
 
 def edited(baseline: Net, row: str, **changes: Any) -> Net:
     """The network of a row: the baseline, the row's edit, then the given changes.
@@ -196,9 +220,9 @@ def edited(baseline: Net, row: str, **changes: Any) -> Net:
     >>> edited(PLANKTON, "roll-all-quarter").roll
     'all'
     """
-    if row not in ROWS:
-        raise unknown("row", row, ROWS)
-    net = replace(baseline, **{**ROWS[row], **changes})
+    net = replace(baseline, **{**row_of(row), **changes})
+    if net.group is not None:
+        group_for(net.group, net.axes)
     if net.roll == "dense" and net.head != "dense":
         raise ConfigError(f"{row}: this network has no dense layer to roll: use roll-all-half or roll-all-quarter")
     if net.residual and (net.head != "dense" or net.unet):

@@ -7,6 +7,7 @@ from quarterturn_lab.studies.other_tables import GALAXIES, NUCLEI, ROADS
 from quarterturn_lab.studies.plankton import ALL_IMAGES, EQUAL_COST, FEW_LABELS, SMALL_SET
 from quarterturn_lab.studies.recipe import GALAXIES_SEARCH, PLANKTON_SEARCH, RECIPES
 from quarterturn_lab.studies.transformers import EMBEDDED, TRANSFORMERS
+from quarterturn_lab.studies.volumes import HIPPOCAMPUS, VOLUMES_EMBEDDED
 
 STUDIES: dict[str, Study] = {
     "small-set": SMALL_SET,
@@ -21,6 +22,8 @@ STUDIES: dict[str, Study] = {
     **RECIPES,
     "transformers": TRANSFORMERS,
     "transformers-embedded": EMBEDDED,
+    "hippocampus": HIPPOCAMPUS,
+    "volumes-embedded": VOLUMES_EMBEDDED,
     "recipe-search-plankton": PLANKTON_SEARCH,
     "recipe-search-galaxies": GALAXIES_SEARCH,
 }

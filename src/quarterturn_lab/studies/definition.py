@@ -12,7 +12,7 @@ from typing import Any, Literal
 from quarterturn_lab.errors import unknown
 from quarterturn_lab.settings.config import Config, checked
 from quarterturn_lab.settings.experiments import EXPERIMENTS, faster_rotation, settings_of
-from quarterturn_lab.settings.networks import ROWS, edited
+from quarterturn_lab.settings.networks import edited, row_of
 from quarterturn_lab.studies.measures import Measured
 
 TURNED = "@4"
@@ -27,6 +27,7 @@ NAMED = {"epochs": "epochs", "train_size": "images", "turn": "degrees", "zoom": 
     "hidden": "hidden",
     "roll_from": "from",
     "side": "pixels",
+    "moves": "moves",
 }
 USUAL = {"blocks": 1}  # where an experiment says nothing
 MARKS = {"plankton-31": "-all"}  # what labels of an experiment have behind the row
@@ -47,7 +48,7 @@ class Entry:
         """The row, with the settings that differ from the experiment's: baseline-160epochs."""
         name = self.options.get("factory", self.row).rpartition(":")[2] + MARKS.get(self.experiment, "")
         if "backbone" in self.options:
-            name = f"{self.options['backbone'].rpartition(':')[2]}-{ROWS[self.row].get('group', 'plain').lower()}"
+            name = f"{self.options['backbone'].rpartition(':')[2]}-{row_of(self.row).get('group', 'plain').lower()}"
         for option, unit in NAMED.items():
             value = self.options.get(option)
             if option == "side" and "factory" in self.options:  # such networks come in one size
@@ -61,7 +62,7 @@ class Entry:
         """Whether it has no pathways: a baseline or a control."""
         if "factory" in self.options:
             return bool(self.options["factory"].endswith("plain"))
-        return ROWS[self.row].get("group") is None
+        return row_of(self.row).get("group") is None
 
     def config(self, seed: int, data: str | None = None) -> Config:
         """All settings of a run; it rotates maps or filters, whichever is faster for the same network."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Measured = Literal["cross_entropy", "error", "rmse", "dice", "precision", "auc", "break_even"]
+Measured = Literal["cross_entropy", "error", "rmse", "dice", "precision", "auc", "break_even", "overlap", "turned"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ MEASURES: dict[str, Measure] = {
     "dice": Measure("Dice error", "Dice error %", "dice", True, 2),
     "precision": Measure("precision error", "precision error %", "average_precision", True, 2),
     "auc": Measure("AUC error", "AUC error %", "auc", True, 2),
+    "overlap": Measure("Dice error", "Dice error %", "dice", True, 2),
+    "turned": Measure("Dice error, turned", "Dice error %, turned", "turned_dice", True, 2),
     "break_even": Measure("break-even error", "break-even error %", "break_even", True, 2),
 }
 # The measures of each kind of label: classes, shares of votes, instances, pixels.
@@ -45,6 +47,7 @@ TOGETHER: tuple[tuple[Measured, ...], ...] = (
     ("rmse",),
     ("dice", "precision"),
     ("auc", "break_even"),
+    ("overlap", "turned"),
 )
 
 

@@ -45,6 +45,18 @@ OPTIONS = {
     "turn": "turned by {:g} degrees in training",
     "zoom": "zoom {:g}",
     "shear": "shear {:g}",
+    "moves": "trained on {}",
+}
+MOVES = {
+    "octa-full": "volumes in all 48 orientations",
+    "octa": "volumes in all 24 turns",
+    "mirror-1": "mirrored volumes",
+}
+VOLUMES = {
+    "mirror-1": "mirror of the first axis",
+    "mirrors-1-2-3": "mirrors of all axes",
+    "D4-2": "D4 about the second axis",
+    "octa": "24 turns of the cube",
 }
 # What a name has in it, how to call that, what it means.
 GLOSSARY = (
@@ -65,6 +77,10 @@ GLOSSARY = (
     ("from stage", "rolled from stage 2 on", "orientations do not see each other before."),
     ("ViT", "ViT", "a small vision transformer."),
     ("coupled", "coupled attention", "all orientations attend to the same tokens, not each to its own."),
+    ("mirror", "mirror", "an axis of the volume is reversed, the first from left to right; two or three: all of them."),
+    ("24 turns", "24 turns of the cube", "all orientations of a cube that no mirror is needed for."),
+    ("48 orient", "trained on", "each training patch is turned or mirrored at random, without interpolation."),
+    ("D4 about", "D4 about an axis", "the quarter turns of a plane, each with and without a mirror."),
     ("C4", "C4", "the four quarter turns."),
     ("D4", "D4", "the four quarter turns, each with and without a flip."),
     (" width", "half, quarter, ... width", "filters in a layer, relative to the ordinary network."),
@@ -119,7 +135,9 @@ def _of_net(net: Net) -> list[str]:
         return ["ordinary ConvNeXt-like"]
     if net.residual:
         return ["ordinary residual"] if net.group is None else ["rolled residual", net.group]
-    width = [_width(net.divide, net.widen)] if net.divide != net.widen else []
+    width = [_width(1 if net.axes == 3 else net.divide, net.widen)] if net.divide != net.widen else []
+    if net.group in VOLUMES:
+        return ["rolled", VOLUMES[net.group], *width[: net.widen - 1]]
     if net.group is None:
         return ["ordinary", *width, *([] if net.relu else ["no last ReLU"])]
     elements = ELEMENTS.get(net.group, net.group)
@@ -186,7 +204,7 @@ def _setting(entry: Entry, setting: str) -> Any:
 def _options(entry: Entry) -> list[str]:
     usual = EXPERIMENTS[entry.experiment].settings
     return [
-        words.format(entry.options[option])
+        words.format(MOVES.get(entry.options[option], entry.options[option]))
         for option, words in OPTIONS.items()
         if entry.options.get(option) not in (None, usual.get(option))
     ]

@@ -19,6 +19,8 @@ LOWER = {
     "cross_entropy": "c.-e.: cross-entropy. Lower is better, as for the error.",
     "rmse": "RMSE: over all images and answers. Lower is better.",
     "dice": "Dice error, precision error: 100 % minus Dice, or the average precision of instances. Lower is better.",
+    "overlap": "Dice error: 100 % minus Dice, the mean over classes but the background. Turned: each test volume by "
+    "one of the other turns of the cube. Lower is better.",
     "auc": "AUC error, break-even error: 100 % minus AUC, or relaxed break-even. Lower is better.",
 }
 NOTE = """\
@@ -44,6 +46,12 @@ yet. It can be stopped at any time and goes on when it is given again. Studies s
 CROWDED = 1.3  # times its CPU seconds: such a run was not alone on the machine
 UNEVEN = 1.05  # times the cheapest epoch of a network: the machine was not steady
 NOTHING = "-"
+FIXED: dict[str, tuple[object, ...]] = {
+    "shear": (0.0,),
+    "stretch": (1.0,),
+    "flip": (False,),
+    "colour": (0.0,),
+}  # volumes
 
 
 def page(page_name: str, study: Study, records: Records) -> str:
@@ -269,7 +277,9 @@ def settings(study: Study, records: Records) -> str:
         config = Entry(experiment, used[0].row, 1).config(0)
         own = any("factory" in entry.options for entry in used)  # such a network has its own dropout and start
         warps = ", ".join(
-            f"{warp} {value}" for warp, value in config.augment.model_dump().items() if value != "bilinear"
+            f"{warp} {value}"
+            for warp, value in config.augment.model_dump().items()
+            if value not in ("bilinear", None) and (config.net.axes == 2 or value not in FIXED.get(warp, ()))
         )
         length = "as many epochs as fit the budget" if used[0].budget else f"{config.epochs} epochs"
         dropout = "set by the network" if own else f"{config.net.dropout:g}"
@@ -339,7 +349,9 @@ def crowded(study: Study, records: Records) -> list[str]:
 
 
 def reproduce(page_name: str, study: Study) -> str:
-    needs = "MNIST's idx files" if any("mnist" in entry.experiment for entry in study.entries) else "train/"
+    names = {entry.experiment for entry in study.entries}
+    needs = "MNIST's idx files" if any("mnist" in name for name in names) else "train/"
+    needs = "images/ and labels/" if "hippocampus" in names else needs
     return (
         f"```sh\nquarterturn study {page_name} --data DIR --jobs 2 --output FOLDER\n```\n\n"
         f"`DIR` is the folder that holds {needs}. `--rows LABEL` makes the runs of one network. Interrupted runs go "

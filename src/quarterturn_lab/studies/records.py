@@ -162,5 +162,5 @@ def _record(entry: Entry, seed: int, directory: Path) -> Record:
 def multiply_adds(config: Config, outputs: int) -> int:
     """Multiply-adds of one image in the network, counted from the definition of its layers."""
     net = network.net_for(config.model_copy(update={"rotate": "maps"}), tuple(map(str, range(outputs))))
-    example = torch.zeros(1, config.net.channels, config.net.side, config.net.side)
+    example = torch.zeros(1, config.net.channels, *[config.net.side] * config.net.axes)
     return cost(net, [example]).multiply_adds

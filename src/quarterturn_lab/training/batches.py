@@ -9,7 +9,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quarterturn_lab.data.augment import colours, corners, matrices, source_side, warped
+from quarterturn import named
+from quarterturn_lab.data.augment import (
+    brightened,
+    colours,
+    corners,
+    matrices,
+    moved,
+    source_side,
+    volume_matrices,
+    warped,
+)
 from quarterturn_lab.data.dataset import Data, Dataset, Indices, Scenes
 from quarterturn_lab.data.prepare import centre_crop, fetch, prepared
 from quarterturn_lab.data.scaling import Scaling, scaling_of
@@ -78,7 +88,8 @@ def shares(images: int, parts: int, rank: int, world: int) -> list[tuple[slice, 
 def batch(config: Config, data: Data, scaling: Scaling, epoch: int, draws: Indices, device: torch.device) -> Batch:
     """The inputs and labels of some draws of an epoch, augmented."""
     warps, side = config.augment, config.net.side
-    maps, samples = matrices(warps, config.seed, epoch, draws), samples_of(config, data, draws)
+    make = matrices if config.net.axes == 2 else volume_matrices
+    maps, samples = make(warps, config.seed, epoch, draws), samples_of(config, data, draws)
     if isinstance(data, Dataset):
         images = prepared(fetch(data, samples, device), scaling)
         inputs = warped(images, maps, side, warps.border, warps.interpolation)
@@ -88,6 +99,11 @@ def batch(config: Config, data: Data, scaling: Scaling, epoch: int, draws: Indic
         images = prepared(torch.from_numpy(pixels).to(device), scaling)
         inputs = warped(images, maps, side, warps.border, warps.interpolation)
         turned = warped(torch.from_numpy(numbers).to(device), maps, side, "reflection", "nearest")
+        if warps.moves:  # a volume and its labels by the same element
+            by = (named(warps.moves), config.seed, epoch, draws)
+            inputs, turned = moved(inputs, *by), moved(turned, *by)
+        if warps.intensity:
+            inputs = brightened(inputs, warps.intensity, config.seed, epoch, draws)
         labels = centre_crop(turned, side - 2 * config.net.margin)[:, 0].long()
     if warps.colour:
         black, white = (prepared(torch.full((1, 3, 1, 1), value, device=device), scaling) for value in (0.0, 255.0))
@@ -97,20 +113,25 @@ def batch(config: Config, data: Data, scaling: Scaling, epoch: int, draws: Indic
 
 
 def tiles(config: Config, data: Scenes, epoch: int, draws: Indices) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Square tiles at random positions, `(N, C, R, R)`, and their object masks or classes, `(N, 1, R, R)`.
+    """Square tiles at random positions, `(N, C, R, R)`, and their object masks or classes, `(N, 1, R, R)`; or cubes.
 
     They are larger than the network's input, so that augmentation never reaches outside a tile. Images that are too
     small are extended by reflection.
     """
-    side = source_side(config.augment, config.net.side)
-    places = corners(config.seed, epoch, draws)
+    axes = config.net.axes
+    side = source_side(config.augment, config.net.side, axes)
+    places = corners(config.seed, epoch, draws, axes)
     images, labels = [], []
     for sample, place in zip(samples_of(config, data, draws), places, strict=True):
         image, label = data.images[sample // config.tiles], data.labels[sample // config.tiles]
-        rows, columns = (_window(length, side, part) for length, part in zip(image.shape[1:], place, strict=True))
-        images.append(image[:, rows][:, :, columns])
-        inside = label[rows][:, columns]
-        labels.append((inside if data.task == "regions" else inside > 0)[None])
+        for axis, part in enumerate(place):
+            window = _window(label.shape[axis], side, part)
+            image, label = (
+                image[(..., window, *[slice(None)] * (axes - 1 - axis))],
+                label[(*[slice(None)] * axis, window)],
+            )
+        images.append(image)
+        labels.append((label if data.task == "regions" else label > 0)[None])
     return np.stack(images), np.stack(labels).astype(np.float32)
 
 

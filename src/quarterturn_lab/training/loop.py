@@ -245,6 +245,6 @@ def _watch(state: State, loss: float, step: int) -> None:
 @torch.no_grad()
 def check_outputs(config: Config, net: nn.Module, device: torch.device) -> None:
     """Stop if the last step has spoilt the network, which no loss has shown: its outputs are not finite."""
-    noise = torch.randn(2, config.net.channels, config.net.side, config.net.side, device=device)
+    noise = torch.randn(2, config.net.channels, *[config.net.side] * config.net.axes, device=device)
     if not torch.isfinite(net.eval()(noise)).all():
         raise Diverged(f"training diverges: after the last step, the outputs are not finite. {REMEDY}")

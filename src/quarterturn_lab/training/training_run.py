@@ -12,10 +12,10 @@ from safetensors.torch import save
 from torch import nn
 
 from quarterturn_lab import ranks, stopping
-from quarterturn_lab.data.dataset import Data, Dataset, Indices
+from quarterturn_lab.data.dataset import Data, Dataset, Indices, Scenes
 from quarterturn_lab.data.scaling import scaling_of
 from quarterturn_lab.errors import ConfigError, Diverged, RunError
-from quarterturn_lab.evaluation.score import evaluate, examples
+from quarterturn_lab.evaluation.score import evaluate, examples, turned_volumes
 from quarterturn_lab.evaluation.tasks import answer_scores
 from quarterturn_lab.files import clear_unfinished, no_space, sha256, write_atomically
 from quarterturn_lab.runs import environment
@@ -123,10 +123,10 @@ def _check_that_it_takes(net: nn.Module, config: Config, data: Data) -> None:
     if len(data.images[0]) != channels:
         raise ConfigError(f"the images have {len(data.images[0])} channels: give --channels {len(data.images[0])}")
     try:
-        net.eval()(torch.zeros(1, channels, side, side))
+        net.eval()(torch.zeros(1, channels, *[side] * config.net.axes))
     except (RuntimeError, ValueError) as error:
-        why = str(error).splitlines()[0]
-        raise ConfigError(f"the network does not take images of {side} x {side} ({why}): try a larger --side") from None
+        why, size = str(error).splitlines()[0], " x ".join([str(side)] * config.net.axes)
+        raise ConfigError(f"the network does not take images of {size} ({why}): try a larger --side") from None
 
 
 def _train(
@@ -252,6 +252,9 @@ def _scores(
     part: str, config: Config, net: nn.Module, data: Data, indices: Indices, device: torch.device
 ) -> dict[str, Any]:
     found = {part: evaluate(config, net, data, indices, device)}
+    if isinstance(data, Scenes) and data.axes == 3:
+        turned = turned_volumes(data, indices)
+        found[part]["turned_dice"] = evaluate(config, net, turned, turned.test, device)["dice"]
     if config.score_turns:
         found[f"{part}_4_turns"] = evaluate(config, net, data, indices, device, QUARTERS)
     return found

@@ -1,1711 +1,327 @@
-// Written by kernel/volume_programs.py: do not edit.
+// Written by kernel/volume_programs.py: do not edit. Sums of the transforms of some groups, as sums.h reads them.
 // clang-format off
 #pragma once
+#include <cstdint>
 
 namespace volumes {
 
 struct AnalysisMirror1 {
-    static constexpr int16_t NUMBERS[] = {4, 2, 2, 2, 0, 1, 1, 1, 3, 2, 0, 1, 1, -1};
-    INLINE void run(float* const* at, int64_t k) {
-        const V i0 = load<LANES>(at[0] + k);
-        const V i1 = load<LANES>(at[1] + k);
-        const V s0 = i0 + i1;
-        store<LANES>(at[2] + k, s0);
-        const V s1 = i0 - i1;
-        store<LANES>(at[3] + k, s1);
-    }
+    static constexpr int INPUTS = 2, OUTPUTS = 2;
+    static constexpr int16_t NUMBERS[] = {
+        4, 2, 2, 2, 0, 1, 1, 1, 3, 2, 0, 1, 1, -1};
 };
 
 struct SynthesisMirror1 {
-    static constexpr int16_t NUMBERS[] = {5, 3, 4, 1, 1, -1, 2, 2, 0, 1, 1, 1, 3, 2, 0, 1, 4, 1};
-    INLINE void run(float* const* at, int64_t k) {
-        const V i1 = load<LANES>(at[1] + k);
-        const V s0 = -i1;
-        const V i0 = load<LANES>(at[0] + k);
-        const V s1 = i0 + i1;
-        store<LANES>(at[2] + k, s1);
-        const V s2 = i0 + s0;
-        store<LANES>(at[3] + k, s2);
-    }
+    static constexpr int INPUTS = 2, OUTPUTS = 2;
+    static constexpr int16_t NUMBERS[] = {
+        5, 3, 4, 1, 1, -1, 2, 2, 0, 1, 1, 1, 3, 2, 0, 1, 4, 1};
 };
 
 struct AnalysisMirrors12 {
-    static constexpr int16_t NUMBERS[] = {12, 8, 8, 2, 0, 1, 1, 1, 9, 2, 0, 1, 1, -1, 10, 2, 2, 1, 3, 1, 11, 2, 2, 1, 3, -1, 4, 2, 8, 1, 10, 1, 5, 2, 8, 1, 10, -1, 6, 2, 9, 1, 11, 1, 7, 2, 9, 1, 11, -1};
-    INLINE void run(float* const* at, int64_t k) {
-        const V i0 = load<LANES>(at[0] + k);
-        const V i1 = load<LANES>(at[1] + k);
-        const V s0 = i0 + i1;
-        const V s1 = i0 - i1;
-        const V i2 = load<LANES>(at[2] + k);
-        const V i3 = load<LANES>(at[3] + k);
-        const V s2 = i2 + i3;
-        const V s3 = i2 - i3;
-        const V s4 = s0 + s2;
-        store<LANES>(at[4] + k, s4);
-        const V s5 = s0 - s2;
-        store<LANES>(at[5] + k, s5);
-        const V s6 = s1 + s3;
-        store<LANES>(at[6] + k, s6);
-        const V s7 = s1 - s3;
-        store<LANES>(at[7] + k, s7);
-    }
+    static constexpr int INPUTS = 4, OUTPUTS = 4;
+    static constexpr int16_t NUMBERS[] = {
+        12, 8, 8, 2, 0, 1, 1, 1, 9, 2, 0, 1, 1, -1, 10, 2, 2, 1, 3, 1, 11, 2, 2, 1, 3, -1, 4, 2, 8, 1, 10, 1, 5, 2, 8,
+        1, 10, -1, 6, 2, 9, 1, 11, 1, 7, 2, 9, 1, 11, -1};
 };
 
 struct SynthesisMirrors12 {
-    static constexpr int16_t NUMBERS[] = {13, 13, 8, 1, 1, -1, 9, 1, 2, -1, 10, 1, 3, -1, 11, 2, 0, 1, 1, 1, 12, 2, 2, 1, 11, 1, 4, 2, 3, 1, 12, 1, 12, 2, 9, 1, 11, 1, 5, 2, 10, 1, 12, 1, 12, 2, 0, 1, 8, 1, 8, 2, 2, 1, 12, 1, 6, 2, 10, 1, 8, 1, 10, 2, 9, 1, 12, 1, 7, 2, 3, 1, 10, 1};
-    INLINE void run(float* const* at, int64_t k) {
-        const V i1 = load<LANES>(at[1] + k);
-        const V s0 = -i1;
-        const V i2 = load<LANES>(at[2] + k);
-        const V s1 = -i2;
-        const V i3 = load<LANES>(at[3] + k);
-        const V s2 = -i3;
-        const V i0 = load<LANES>(at[0] + k);
-        const V s3 = i0 + i1;
-        const V s4 = i2 + s3;
-        const V s5 = i3 + s4;
-        store<LANES>(at[4] + k, s5);
-        const V s6 = s1 + s3;
-        const V s7 = s2 + s6;
-        store<LANES>(at[5] + k, s7);
-        const V s8 = i0 + s0;
-        const V s9 = i2 + s8;
-        const V s10 = s2 + s9;
-        store<LANES>(at[6] + k, s10);
-        const V s11 = s1 + s8;
-        const V s12 = i3 + s11;
-        store<LANES>(at[7] + k, s12);
-    }
+    static constexpr int INPUTS = 4, OUTPUTS = 4;
+    static constexpr int16_t NUMBERS[] = {
+        13, 13, 8, 1, 1, -1, 9, 1, 2, -1, 10, 1, 3, -1, 11, 2, 0, 1, 1, 1, 12, 2, 2, 1, 11, 1, 4, 2, 3, 1, 12, 1, 12,
+        2, 9, 1, 11, 1, 5, 2, 10, 1, 12, 1, 12, 2, 0, 1, 8, 1, 8, 2, 2, 1, 12, 1, 6, 2, 10, 1, 8, 1, 10, 2, 9, 1, 12, 1, 7, 2,
+        3, 1, 10, 1};
 };
 
 struct AnalysisMirrors123 {
-    static constexpr int16_t NUMBERS[] = {26, 24, 16, 2, 0, 1, 1, 1, 17, 2, 0, 1, 1, -1, 18, 2, 2, 1, 3, 1, 19, 2, 2, 1, 3, -1, 20, 2, 16, 1, 18, 1, 21, 2, 16, 1, 18, -1, 18, 2, 4, 1, 5, 1, 16, 2, 4, 1, 5, -1, 22, 2, 6, 1, 7, 1, 23, 2, 6, 1, 7, -1, 24, 2, 18, 1, 22, 1, 25, 2, 18, 1, 22, -1, 8, 2, 20, 1, 24, 1, 9, 2, 20, 1, 24, -1, 10, 2, 21, 1, 25, 1, 11, 2, 21, 1, 25, -1, 25, 2, 17, 1, 19, 1, 21, 2, 17, 1, 19, -1, 19, 2, 16, 1, 23, 1, 17, 2, 16, 1, 23, -1, 12, 2, 25, 1, 19, 1, 13, 2, 25, 1, 19, -1, 14, 2, 21, 1, 17, 1, 15, 2, 21, 1, 17, -1};
-    INLINE void run(float* const* at, int64_t k) {
-        const V i0 = load<LANES>(at[0] + k);
-        const V i1 = load<LANES>(at[1] + k);
-        const V s0 = i0 + i1;
-        const V s1 = i0 - i1;
-        const V i2 = load<LANES>(at[2] + k);
-        const V i3 = load<LANES>(at[3] + k);
-        const V s2 = i2 + i3;
-        const V s3 = i2 - i3;
-        const V s4 = s0 + s2;
-        const V s5 = s0 - s2;
-        const V i4 = load<LANES>(at[4] + k);
-        const V i5 = load<LANES>(at[5] + k);
-        const V s6 = i4 + i5;
-        const V s7 = i4 - i5;
-        const V i6 = load<LANES>(at[6] + k);
-        const V i7 = load<LANES>(at[7] + k);
-        const V s8 = i6 + i7;
-        const V s9 = i6 - i7;
-        const V s10 = s6 + s8;
-        const V s11 = s6 - s8;
-        const V s12 = s4 + s10;
-        store<LANES>(at[8] + k, s12);
-        const V s13 = s4 - s10;
-        store<LANES>(at[9] + k, s13);
-        const V s14 = s5 + s11;
-        store<LANES>(at[10] + k, s14);
-        const V s15 = s5 - s11;
-        store<LANES>(at[11] + k, s15);
-        const V s16 = s1 + s3;
-        const V s17 = s1 - s3;
-        const V s18 = s7 + s9;
-        const V s19 = s7 - s9;
-        const V s20 = s16 + s18;
-        store<LANES>(at[12] + k, s20);
-        const V s21 = s16 - s18;
-        store<LANES>(at[13] + k, s21);
-        const V s22 = s17 + s19;
-        store<LANES>(at[14] + k, s22);
-        const V s23 = s17 - s19;
-        store<LANES>(at[15] + k, s23);
-    }
+    static constexpr int INPUTS = 8, OUTPUTS = 8;
+    static constexpr int16_t NUMBERS[] = {
+        26, 24, 16, 2, 0, 1, 1, 1, 17, 2, 0, 1, 1, -1, 18, 2, 2, 1, 3, 1, 19, 2, 2, 1, 3, -1, 20, 2, 16, 1, 18, 1, 21,
+        2, 16, 1, 18, -1, 18, 2, 4, 1, 5, 1, 16, 2, 4, 1, 5, -1, 22, 2, 6, 1, 7, 1, 23, 2, 6, 1, 7, -1, 24, 2, 18, 1, 22, 1,
+        25, 2, 18, 1, 22, -1, 8, 2, 20, 1, 24, 1, 9, 2, 20, 1, 24, -1, 10, 2, 21, 1, 25, 1, 11, 2, 21, 1, 25, -1, 25, 2, 17,
+        1, 19, 1, 21, 2, 17, 1, 19, -1, 19, 2, 16, 1, 23, 1, 17, 2, 16, 1, 23, -1, 12, 2, 25, 1, 19, 1, 13, 2, 25, 1, 19, -1,
+        14, 2, 21, 1, 17, 1, 15, 2, 21, 1, 17, -1};
 };
 
 struct SynthesisMirrors123 {
-    static constexpr int16_t NUMBERS[] = {27, 49, 16, 1, 1, -1, 17, 1, 2, -1, 18, 1, 3, -1, 19, 1, 4, -1, 20, 1, 5, -1, 21, 1, 6, -1, 22, 1, 7, -1, 23, 2, 0, 1, 1, 1, 24, 2, 2, 1, 23, 1, 25, 2, 3, 1, 24, 1, 24, 2, 4, 1, 25, 1, 26, 2, 5, 1, 24, 1, 24, 2, 6, 1, 26, 1, 8, 2, 7, 1, 24, 1, 24, 2, 19, 1, 25, 1, 25, 2, 20, 1, 24, 1, 24, 2, 21, 1, 25, 1, 9, 2, 22, 1, 24, 1, 24, 2, 17, 1, 23, 1, 23, 2, 18, 1, 24, 1, 24, 2, 4, 1, 23, 1, 25, 2, 5, 1, 24, 1, 24, 2, 21, 1, 25, 1, 10, 2, 22, 1, 24, 1, 24, 2, 19, 1, 23, 1, 23, 2, 20, 1, 24, 1, 24, 2, 6, 1, 23, 1, 11, 2, 7, 1, 24, 1, 24, 2, 0, 1, 16, 1, 16, 2, 2, 1, 24, 1, 23, 2, 18, 1, 16, 1, 16, 2, 4, 1, 23, 1, 18, 2, 20, 1, 16, 1, 16, 2, 6, 1, 18, 1, 12, 2, 22, 1, 16, 1, 16, 2, 19, 1, 23, 1, 23, 2, 5, 1, 16, 1, 16, 2, 21, 1, 23, 1, 13, 2, 7, 1, 16, 1, 16, 2, 17, 1, 24, 1, 24, 2, 3, 1, 16, 1, 16, 2, 4, 1, 24, 1, 17, 2, 20, 1, 16, 1, 20, 2, 21, 1, 17, 1, 14, 2, 7, 1, 20, 1, 20, 2, 19, 1, 24, 1, 19, 2, 5, 1, 20, 1, 20, 2, 6, 1, 19, 1, 15, 2, 22, 1, 20, 1};
-    INLINE void run(float* const* at, int64_t k) {
-        const V i1 = load<LANES>(at[1] + k);
-        const V s0 = -i1;
-        const V i2 = load<LANES>(at[2] + k);
-        const V s1 = -i2;
-        const V i3 = load<LANES>(at[3] + k);
-        const V s2 = -i3;
-        const V i4 = load<LANES>(at[4] + k);
-        const V s3 = -i4;
-        const V i5 = load<LANES>(at[5] + k);
-        const V s4 = -i5;
-        const V i6 = load<LANES>(at[6] + k);
-        const V s5 = -i6;
-        const V i7 = load<LANES>(at[7] + k);
-        const V s6 = -i7;
-        const V i0 = load<LANES>(at[0] + k);
-        const V s7 = i0 + i1;
-        const V s8 = i2 + s7;
-        const V s9 = i3 + s8;
-        const V s10 = i4 + s9;
-        const V s11 = i5 + s10;
-        const V s12 = i6 + s11;
-        const V s13 = i7 + s12;
-        store<LANES>(at[8] + k, s13);
-        const V s14 = s3 + s9;
-        const V s15 = s4 + s14;
-        const V s16 = s5 + s15;
-        const V s17 = s6 + s16;
-        store<LANES>(at[9] + k, s17);
-        const V s18 = s1 + s7;
-        const V s19 = s2 + s18;
-        const V s20 = i4 + s19;
-        const V s21 = i5 + s20;
-        const V s22 = s5 + s21;
-        const V s23 = s6 + s22;
-        store<LANES>(at[10] + k, s23);
-        const V s24 = s3 + s19;
-        const V s25 = s4 + s24;
-        const V s26 = i6 + s25;
-        const V s27 = i7 + s26;
-        store<LANES>(at[11] + k, s27);
-        const V s28 = i0 + s0;
-        const V s29 = i2 + s28;
-        const V s30 = s2 + s29;
-        const V s31 = i4 + s30;
-        const V s32 = s4 + s31;
-        const V s33 = i6 + s32;
-        const V s34 = s6 + s33;
-        store<LANES>(at[12] + k, s34);
-        const V s35 = s3 + s30;
-        const V s36 = i5 + s35;
-        const V s37 = s5 + s36;
-        const V s38 = i7 + s37;
-        store<LANES>(at[13] + k, s38);
-        const V s39 = s1 + s28;
-        const V s40 = i3 + s39;
-        const V s41 = i4 + s40;
-        const V s42 = s4 + s41;
-        const V s43 = s5 + s42;
-        const V s44 = i7 + s43;
-        store<LANES>(at[14] + k, s44);
-        const V s45 = s3 + s40;
-        const V s46 = i5 + s45;
-        const V s47 = i6 + s46;
-        const V s48 = s6 + s47;
-        store<LANES>(at[15] + k, s48);
-    }
+    static constexpr int INPUTS = 8, OUTPUTS = 8;
+    static constexpr int16_t NUMBERS[] = {
+        27, 49, 16, 1, 1, -1, 17, 1, 2, -1, 18, 1, 3, -1, 19, 1, 4, -1, 20, 1, 5, -1, 21, 1, 6, -1, 22, 1, 7, -1, 23,
+        2, 0, 1, 1, 1, 24, 2, 2, 1, 23, 1, 25, 2, 3, 1, 24, 1, 24, 2, 4, 1, 25, 1, 26, 2, 5, 1, 24, 1, 24, 2, 6, 1, 26, 1, 8,
+        2, 7, 1, 24, 1, 24, 2, 19, 1, 25, 1, 25, 2, 20, 1, 24, 1, 24, 2, 21, 1, 25, 1, 9, 2, 22, 1, 24, 1, 24, 2, 17, 1, 23,
+        1, 23, 2, 18, 1, 24, 1, 24, 2, 4, 1, 23, 1, 25, 2, 5, 1, 24, 1, 24, 2, 21, 1, 25, 1, 10, 2, 22, 1, 24, 1, 24, 2, 19,
+        1, 23, 1, 23, 2, 20, 1, 24, 1, 24, 2, 6, 1, 23, 1, 11, 2, 7, 1, 24, 1, 24, 2, 0, 1, 16, 1, 16, 2, 2, 1, 24, 1, 23, 2,
+        18, 1, 16, 1, 16, 2, 4, 1, 23, 1, 18, 2, 20, 1, 16, 1, 16, 2, 6, 1, 18, 1, 12, 2, 22, 1, 16, 1, 16, 2, 19, 1, 23, 1,
+        23, 2, 5, 1, 16, 1, 16, 2, 21, 1, 23, 1, 13, 2, 7, 1, 16, 1, 16, 2, 17, 1, 24, 1, 24, 2, 3, 1, 16, 1, 16, 2, 4, 1, 24,
+        1, 17, 2, 20, 1, 16, 1, 20, 2, 21, 1, 17, 1, 14, 2, 7, 1, 20, 1, 20, 2, 19, 1, 24, 1, 19, 2, 5, 1, 20, 1, 20, 2, 6, 1,
+        19, 1, 15, 2, 22, 1, 20, 1};
 };
 
 struct AnalysisC41 {
-    static constexpr int16_t NUMBERS[] = {10, 6, 8, 2, 0, 1, 2, 1, 6, 2, 0, 1, 2, -1, 9, 2, 1, 1, 3, 1, 7, 2, 1, 1, 3, -1, 4, 2, 8, 1, 9, 1, 5, 2, 8, 1, 9, -1};
-    INLINE void run(float* const* at, int64_t k) {
-        const V i0 = load<LANES>(at[0] + k);
-        const V i2 = load<LANES>(at[2] + k);
-        const V s0 = i0 + i2;
-        const V s1 = i0 - i2;
-        store<LANES>(at[6] + k, s1);
-        const V i1 = load<LANES>(at[1] + k);
-        const V i3 = load<LANES>(at[3] + k);
-        const V s2 = i1 + i3;
-        const V s3 = i1 - i3;
-        store<LANES>(at[7] + k, s3);
-        const V s4 = s0 + s2;
-        store<LANES>(at[4] + k, s4);
-        const V s5 = s0 - s2;
-        store<LANES>(at[5] + k, s5);
-    }
+    static constexpr int INPUTS = 4, OUTPUTS = 4;
+    static constexpr int16_t NUMBERS[] = {
+        10, 6, 8, 2, 0, 1, 2, 1, 6, 2, 0, 1, 2, -1, 9, 2, 1, 1, 3, 1, 7, 2, 1, 1, 3, -1, 4, 2, 8, 1, 9, 1, 5, 2, 8, 1,
+        9, -1};
 };
 
 struct SynthesisC41 {
-    static constexpr int16_t NUMBERS[] = {16, 11, 10, 1, 1, -1, 11, 2, 2, 1, 5, -1, 12, 2, 3, 1, 4, 1, 13, 1, 11, -1, 14, 1, 12, -1, 15, 2, 0, 1, 1, 1, 6, 2, 11, 1, 15, 1, 11, 2, 0, 1, 10, 1, 7, 2, 12, 1, 11, 1, 8, 2, 13, 1, 15, 1, 9, 2, 14, 1, 11, 1};
-    INLINE void run(float* const* at, int64_t k) {
-        const V i1 = load<LANES>(at[1] + k);
-        const V s0 = -i1;
-        const V i2 = load<LANES>(at[2] + k);
-        const V i5 = load<LANES>(at[5] + k);
-        const V s1 = i2 - i5;
-        const V i3 = load<LANES>(at[3] + k);
-        const V i4 = load<LANES>(at[4] + k);
-        const V s2 = i3 + i4;
-        const V s3 = -s1;
-        const V s4 = -s2;
-        const V i0 = load<LANES>(at[0] + k);
-        const V s5 = i0 + i1;
-        const V s6 = s1 + s5;
-        store<LANES>(at[6] + k, s6);
-        const V s7 = i0 + s0;
-        const V s8 = s2 + s7;
-        store<LANES>(at[7] + k, s8);
-        const V s9 = s3 + s5;
-        store<LANES>(at[8] + k, s9);
-        const V s10 = s4 + s7;
-        store<LANES>(at[9] + k, s10);
-    }
+    static constexpr int INPUTS = 6, OUTPUTS = 4;
+    static constexpr int16_t NUMBERS[] = {
+        16, 11, 10, 1, 1, -1, 11, 2, 2, 1, 5, -1, 12, 2, 3, 1, 4, 1, 13, 1, 11, -1, 14, 1, 12, -1, 15, 2, 0, 1, 1, 1,
+        6, 2, 11, 1, 15, 1, 11, 2, 0, 1, 10, 1, 7, 2, 12, 1, 11, 1, 8, 2, 13, 1, 15, 1, 9, 2, 14, 1, 11, 1};
 };
 
 struct AnalysisD41 {
-    static constexpr int16_t NUMBERS[] = {26, 20, 16, 2, 0, 1, 2, 1, 17, 2, 0, 1, 2, -1, 18, 2, 4, 1, 6, 1, 19, 2, 4, 1, 6, -1, 20, 2, 16, 1, 18, 1, 21, 2, 16, 1, 18, -1, 18, 2, 1, 1, 3, 1, 16, 2, 1, 1, 3, -1, 22, 2, 5, 1, 7, 1, 23, 2, 5, 1, 7, -1, 24, 2, 18, 1, 22, 1, 25, 2, 18, 1, 22, -1, 8, 2, 20, 1, 24, 1, 10, 2, 20, 1, 24, -1, 9, 2, 21, 1, 25, 1, 11, 2, 21, 1, 25, -1, 12, 2, 17, 1, 19, 1, 15, 2, 17, 1, 19, -1, 13, 2, 16, 1, 23, 1, 14, 2, 16, -1, 23, 1};
-    INLINE void run(float* const* at, int64_t k) {
-        const V i0 = load<LANES>(at[0] + k);
-        const V i2 = load<LANES>(at[2] + k);
-        const V s0 = i0 + i2;
-        const V s1 = i0 - i2;
-        const V i4 = load<LANES>(at[4] + k);
-        const V i6 = load<LANES>(at[6] + k);
-        const V s2 = i4 + i6;
-        const V s3 = i4 - i6;
-        const V s4 = s0 + s2;
-        const V s5 = s0 - s2;
-        const V i1 = load<LANES>(at[1] + k);
-        const V i3 = load<LANES>(at[3] + k);
-        const V s6 = i1 + i3;
-        const V s7 = i1 - i3;
-        const V i5 = load<LANES>(at[5] + k);
-        const V i7 = load<LANES>(at[7] + k);
-        const V s8 = i5 + i7;
-        const V s9 = i5 - i7;
-        const V s10 = s6 + s8;
-        const V s11 = s6 - s8;
-        const V s12 = s4 + s10;
-        store<LANES>(at[8] + k, s12);
-        const V s13 = s4 - s10;
-        store<LANES>(at[10] + k, s13);
-        const V s14 = s5 + s11;
-        store<LANES>(at[9] + k, s14);
-        const V s15 = s5 - s11;
-        store<LANES>(at[11] + k, s15);
-        const V s16 = s1 + s3;
-        store<LANES>(at[12] + k, s16);
-        const V s17 = s1 - s3;
-        store<LANES>(at[15] + k, s17);
-        const V s18 = s7 + s9;
-        store<LANES>(at[13] + k, s18);
-        const V s19 = s9 - s7;
-        store<LANES>(at[14] + k, s19);
-    }
+    static constexpr int INPUTS = 8, OUTPUTS = 8;
+    static constexpr int16_t NUMBERS[] = {
+        26, 20, 16, 2, 0, 1, 2, 1, 17, 2, 0, 1, 2, -1, 18, 2, 4, 1, 6, 1, 19, 2, 4, 1, 6, -1, 20, 2, 16, 1, 18, 1, 21,
+        2, 16, 1, 18, -1, 18, 2, 1, 1, 3, 1, 16, 2, 1, 1, 3, -1, 22, 2, 5, 1, 7, 1, 23, 2, 5, 1, 7, -1, 24, 2, 18, 1, 22, 1,
+        25, 2, 18, 1, 22, -1, 8, 2, 20, 1, 24, 1, 10, 2, 20, 1, 24, -1, 9, 2, 21, 1, 25, 1, 11, 2, 21, 1, 25, -1, 12, 2, 17,
+        1, 19, 1, 15, 2, 17, 1, 19, -1, 14, 2, 16, 1, 23, 1, 13, 2, 16, -1, 23, 1};
 };
 
 struct SynthesisD41 {
-    static constexpr int16_t NUMBERS[] = {30, 29, 16, 1, 1, -1, 17, 1, 2, -1, 18, 1, 3, -1, 19, 2, 4, 1, 7, 1, 20, 2, 4, -1, 7, -1, 21, 2, 4, 1, 7, -1, 22, 2, 4, -1, 7, 1, 23, 2, 5, 1, 6, -1, 24, 2, 5, -1, 6, 1, 25, 2, 5, 1, 6, 1, 26, 2, 5, -1, 6, -1, 27, 2, 0, 1, 1, 1, 28, 2, 2, 1, 27, 1, 29, 2, 3, 1, 28, 1, 8, 2, 19, 1, 29, 1, 19, 2, 17, 1, 27, 1, 27, 2, 18, 1, 19, 1, 9, 2, 23, 1, 27, 1, 10, 2, 20, 1, 29, 1, 11, 2, 24, 1, 27, 1, 24, 2, 0, 1, 16, 1, 16, 2, 2, 1, 24, 1, 27, 2, 18, 1, 16, 1, 12, 2, 21, 1, 27, 1, 21, 2, 17, 1, 24, 1, 24, 2, 3, 1, 21, 1, 13, 2, 25, 1, 24, 1, 14, 2, 22, 1, 27, 1, 15, 2, 26, 1, 24, 1};
-    INLINE void run(float* const* at, int64_t k) {
-        const V i1 = load<LANES>(at[1] + k);
-        const V s0 = -i1;
-        const V i2 = load<LANES>(at[2] + k);
-        const V s1 = -i2;
-        const V i3 = load<LANES>(at[3] + k);
-        const V s2 = -i3;
-        const V i4 = load<LANES>(at[4] + k);
-        const V i7 = load<LANES>(at[7] + k);
-        const V s3 = i4 + i7;
-        const V s4 = -(i4 + i7);
-        const V s5 = i4 - i7;
-        const V s6 = i7 - i4;
-        const V i5 = load<LANES>(at[5] + k);
-        const V i6 = load<LANES>(at[6] + k);
-        const V s7 = i5 - i6;
-        const V s8 = i6 - i5;
-        const V s9 = i5 + i6;
-        const V s10 = -(i5 + i6);
-        const V i0 = load<LANES>(at[0] + k);
-        const V s11 = i0 + i1;
-        const V s12 = i2 + s11;
-        const V s13 = i3 + s12;
-        const V s14 = s3 + s13;
-        store<LANES>(at[8] + k, s14);
-        const V s15 = s1 + s11;
-        const V s16 = s2 + s15;
-        const V s17 = s7 + s16;
-        store<LANES>(at[9] + k, s17);
-        const V s18 = s4 + s13;
-        store<LANES>(at[10] + k, s18);
-        const V s19 = s8 + s16;
-        store<LANES>(at[11] + k, s19);
-        const V s20 = i0 + s0;
-        const V s21 = i2 + s20;
-        const V s22 = s2 + s21;
-        const V s23 = s5 + s22;
-        store<LANES>(at[12] + k, s23);
-        const V s24 = s1 + s20;
-        const V s25 = i3 + s24;
-        const V s26 = s9 + s25;
-        store<LANES>(at[13] + k, s26);
-        const V s27 = s6 + s22;
-        store<LANES>(at[14] + k, s27);
-        const V s28 = s10 + s25;
-        store<LANES>(at[15] + k, s28);
-    }
+    static constexpr int INPUTS = 8, OUTPUTS = 8;
+    static constexpr int16_t NUMBERS[] = {
+        30, 29, 16, 1, 1, -1, 17, 1, 2, -1, 18, 1, 3, -1, 19, 2, 4, 1, 7, 1, 20, 2, 4, -1, 7, -1, 21, 2, 4, 1, 7, -1,
+        22, 2, 4, -1, 7, 1, 23, 2, 5, -1, 6, 1, 24, 2, 5, 1, 6, -1, 25, 2, 5, 1, 6, 1, 26, 2, 5, -1, 6, -1, 27, 2, 0, 1, 1, 1,
+        28, 2, 2, 1, 27, 1, 29, 2, 3, 1, 28, 1, 8, 2, 19, 1, 29, 1, 19, 2, 17, 1, 27, 1, 27, 2, 18, 1, 19, 1, 9, 2, 23, 1, 27,
+        1, 10, 2, 20, 1, 29, 1, 11, 2, 24, 1, 27, 1, 24, 2, 0, 1, 16, 1, 16, 2, 2, 1, 24, 1, 27, 2, 18, 1, 16, 1, 12, 2, 21,
+        1, 27, 1, 21, 2, 17, 1, 24, 1, 24, 2, 3, 1, 21, 1, 13, 2, 25, 1, 24, 1, 14, 2, 22, 1, 27, 1, 15, 2, 26, 1, 24, 1};
 };
 
 struct AnalysisD4h1 {
-    static constexpr int16_t NUMBERS[] = {50, 56, 32, 2, 0, 1, 2, 1, 33, 2, 0, 1, 2, -1, 34, 2, 4, 1, 6, 1, 35, 2, 4, 1, 6, -1, 36, 2, 32, 1, 34, 1, 37, 2, 32, 1, 34, -1, 34, 2, 8, 1, 10, 1, 32, 2, 8, 1, 10, -1, 38, 2, 12, 1, 14, 1, 39, 2, 12, 1, 14, -1, 40, 2, 34, 1, 38, 1, 41, 2, 34, 1, 38, -1, 38, 2, 36, 1, 40, 1, 34, 2, 36, 1, 40, -1, 40, 2, 1, 1, 3, 1, 36, 2, 1, 1, 3, -1, 42, 2, 5, 1, 7, 1, 43, 2, 5, 1, 7, -1, 44, 2, 40, 1, 42, 1, 45, 2, 40, 1, 42, -1, 40, 2, 9, 1, 11, 1, 42, 2, 9, 1, 11, -1, 46, 2, 13, 1, 15, 1, 47, 2, 13, 1, 15, -1, 48, 2, 40, 1, 46, 1, 49, 2, 40, 1, 46, -1, 46, 2, 44, 1, 48, 1, 40, 2, 44, 1, 48, -1, 16, 2, 38, 1, 46, 1, 20, 2, 38, 1, 46, -1, 17, 2, 34, 1, 40, 1, 21, 2, 34, 1, 40, -1, 34, 2, 37, 1, 41, 1, 40, 2, 37, 1, 41, -1, 41, 2, 45, 1, 49, 1, 37, 2, 45, 1, 49, -1, 18, 2, 34, 1, 41, 1, 22, 2, 34, 1, 41, -1, 19, 2, 40, 1, 37, 1, 23, 2, 40, 1, 37, -1, 37, 2, 33, 1, 35, 1, 40, 2, 33, 1, 35, -1, 35, 2, 32, 1, 39, 1, 33, 2, 32, 1, 39, -1, 24, 2, 37, 1, 35, 1, 28, 2, 37, 1, 35, -1, 35, 2, 36, 1, 43, 1, 37, 2, 36, 1, 43, -1, 36, 2, 42, 1, 47, 1, 43, 2, 42, 1, 47, -1, 25, 2, 35, 1, 36, 1, 29, 2, 35, 1, 36, -1, 26, 2, 37, -1, 43, -1, 30, 2, 37, -1, 43, 1, 27, 2, 40, 1, 33, 1, 31, 2, 40, 1, 33, -1};
-    INLINE void run(float* const* at, int64_t k) {
-        const V i0 = load<LANES>(at[0] + k);
-        const V i2 = load<LANES>(at[2] + k);
-        const V s0 = i0 + i2;
-        const V s1 = i0 - i2;
-        const V i4 = load<LANES>(at[4] + k);
-        const V i6 = load<LANES>(at[6] + k);
-        const V s2 = i4 + i6;
-        const V s3 = i4 - i6;
-        const V s4 = s0 + s2;
-        const V s5 = s0 - s2;
-        const V i8 = load<LANES>(at[8] + k);
-        const V i10 = load<LANES>(at[10] + k);
-        const V s6 = i8 + i10;
-        const V s7 = i8 - i10;
-        const V i12 = load<LANES>(at[12] + k);
-        const V i14 = load<LANES>(at[14] + k);
-        const V s8 = i12 + i14;
-        const V s9 = i12 - i14;
-        const V s10 = s6 + s8;
-        const V s11 = s6 - s8;
-        const V s12 = s4 + s10;
-        const V s13 = s4 - s10;
-        const V i1 = load<LANES>(at[1] + k);
-        const V i3 = load<LANES>(at[3] + k);
-        const V s14 = i1 + i3;
-        const V s15 = i1 - i3;
-        const V i5 = load<LANES>(at[5] + k);
-        const V i7 = load<LANES>(at[7] + k);
-        const V s16 = i5 + i7;
-        const V s17 = i5 - i7;
-        const V s18 = s14 + s16;
-        const V s19 = s14 - s16;
-        const V i9 = load<LANES>(at[9] + k);
-        const V i11 = load<LANES>(at[11] + k);
-        const V s20 = i9 + i11;
-        const V s21 = i9 - i11;
-        const V i13 = load<LANES>(at[13] + k);
-        const V i15 = load<LANES>(at[15] + k);
-        const V s22 = i13 + i15;
-        const V s23 = i13 - i15;
-        const V s24 = s20 + s22;
-        const V s25 = s20 - s22;
-        const V s26 = s18 + s24;
-        const V s27 = s18 - s24;
-        const V s28 = s12 + s26;
-        store<LANES>(at[16] + k, s28);
-        const V s29 = s12 - s26;
-        store<LANES>(at[20] + k, s29);
-        const V s30 = s13 + s27;
-        store<LANES>(at[17] + k, s30);
-        const V s31 = s13 - s27;
-        store<LANES>(at[21] + k, s31);
-        const V s32 = s5 + s11;
-        const V s33 = s5 - s11;
-        const V s34 = s19 + s25;
-        const V s35 = s19 - s25;
-        const V s36 = s32 + s34;
-        store<LANES>(at[18] + k, s36);
-        const V s37 = s32 - s34;
-        store<LANES>(at[22] + k, s37);
-        const V s38 = s33 + s35;
-        store<LANES>(at[19] + k, s38);
-        const V s39 = s33 - s35;
-        store<LANES>(at[23] + k, s39);
-        const V s40 = s1 + s3;
-        const V s41 = s1 - s3;
-        const V s42 = s7 + s9;
-        const V s43 = s7 - s9;
-        const V s44 = s40 + s42;
-        store<LANES>(at[24] + k, s44);
-        const V s45 = s40 - s42;
-        store<LANES>(at[28] + k, s45);
-        const V s46 = s15 + s17;
-        const V s47 = s15 - s17;
-        const V s48 = s21 + s23;
-        const V s49 = s21 - s23;
-        const V s50 = s46 + s48;
-        store<LANES>(at[25] + k, s50);
-        const V s51 = s46 - s48;
-        store<LANES>(at[29] + k, s51);
-        const V s52 = -(s47 + s49);
-        store<LANES>(at[26] + k, s52);
-        const V s53 = s49 - s47;
-        store<LANES>(at[30] + k, s53);
-        const V s54 = s41 + s43;
-        store<LANES>(at[27] + k, s54);
-        const V s55 = s41 - s43;
-        store<LANES>(at[31] + k, s55);
-    }
+    static constexpr int INPUTS = 16, OUTPUTS = 16;
+    static constexpr int16_t NUMBERS[] = {
+        50, 56, 32, 2, 0, 1, 2, 1, 33, 2, 0, 1, 2, -1, 34, 2, 4, 1, 6, 1, 35, 2, 4, 1, 6, -1, 36, 2, 32, 1, 34, 1, 37,
+        2, 32, 1, 34, -1, 34, 2, 8, 1, 10, 1, 32, 2, 8, 1, 10, -1, 38, 2, 12, 1, 14, 1, 39, 2, 12, 1, 14, -1, 40, 2, 34, 1,
+        38, 1, 41, 2, 34, 1, 38, -1, 38, 2, 36, 1, 40, 1, 34, 2, 36, 1, 40, -1, 40, 2, 1, 1, 3, 1, 36, 2, 1, 1, 3, -1, 42, 2,
+        5, 1, 7, 1, 43, 2, 5, 1, 7, -1, 44, 2, 40, 1, 42, 1, 45, 2, 40, 1, 42, -1, 40, 2, 9, 1, 11, 1, 42, 2, 9, 1, 11, -1,
+        46, 2, 13, 1, 15, 1, 47, 2, 13, 1, 15, -1, 48, 2, 40, 1, 46, 1, 49, 2, 40, 1, 46, -1, 46, 2, 44, 1, 48, 1, 40, 2, 44,
+        1, 48, -1, 16, 2, 38, 1, 46, 1, 20, 2, 38, 1, 46, -1, 17, 2, 34, 1, 40, 1, 21, 2, 34, 1, 40, -1, 34, 2, 37, 1, 41, 1,
+        40, 2, 37, 1, 41, -1, 41, 2, 45, 1, 49, 1, 37, 2, 45, 1, 49, -1, 18, 2, 34, 1, 41, 1, 22, 2, 34, 1, 41, -1, 19, 2, 40,
+        1, 37, 1, 23, 2, 40, 1, 37, -1, 37, 2, 33, 1, 35, 1, 40, 2, 33, 1, 35, -1, 35, 2, 32, 1, 39, 1, 33, 2, 32, 1, 39, -1,
+        24, 2, 37, 1, 35, 1, 28, 2, 37, 1, 35, -1, 35, 2, 36, 1, 43, 1, 37, 2, 36, 1, 43, -1, 36, 2, 42, 1, 47, 1, 43, 2, 42,
+        1, 47, -1, 26, 2, 35, 1, 36, 1, 30, 2, 35, 1, 36, -1, 25, 2, 37, -1, 43, -1, 29, 2, 37, -1, 43, 1, 27, 2, 40, 1, 33,
+        1, 31, 2, 40, 1, 33, -1};
 };
 
 struct SynthesisD4h1 {
-    static constexpr int16_t NUMBERS[] = {59, 97, 32, 1, 1, -1, 33, 1, 2, -1, 34, 1, 3, -1, 35, 1, 4, -1, 36, 1, 5, -1, 37, 1, 6, -1, 38, 1, 7, -1, 39, 2, 8, 1, 11, 1, 40, 2, 8, -1, 11, -1, 41, 2, 8, 1, 11, -1, 42, 2, 8, -1, 11, 1, 43, 2, 9, 1, 10, -1, 44, 2, 9, -1, 10, 1, 45, 2, 9, 1, 10, 1, 46, 2, 9, -1, 10, -1, 47, 2, 12, 1, 15, 1, 48, 2, 12, -1, 15, -1, 49, 2, 12, 1, 15, -1, 50, 2, 12, -1, 15, 1, 51, 2, 13, 1, 14, -1, 52, 2, 13, -1, 14, 1, 53, 2, 13, 1, 14, 1, 54, 2, 13, -1, 14, -1, 55, 2, 0, 1, 1, 1, 56, 2, 2, 1, 55, 1, 57, 2, 3, 1, 56, 1, 56, 2, 4, 1, 57, 1, 58, 2, 5, 1, 56, 1, 56, 2, 6, 1, 58, 1, 58, 2, 7, 1, 56, 1, 56, 2, 39, 1, 58, 1, 16, 2, 47, 1, 56, 1, 56, 2, 35, 1, 57, 1, 57, 2, 36, 1, 56, 1, 56, 2, 37, 1, 57, 1, 57, 2, 38, 1, 56, 1, 56, 2, 43, 1, 57, 1, 17, 2, 51, 1, 56, 1, 56, 2, 40, 1, 58, 1, 18, 2, 48, 1, 56, 1, 56, 2, 44, 1, 57, 1, 19, 2, 52, 1, 56, 1, 56, 2, 33, 1, 55, 1, 55, 2, 34, 1, 56, 1, 56, 2, 4, 1, 55, 1, 57, 2, 5, 1, 56, 1, 56, 2, 37, 1, 57, 1, 57, 2, 38, 1, 56, 1, 56, 2, 41, 1, 57, 1, 20, 2, 49, 1, 56, 1, 56, 2, 35, 1, 55, 1, 55, 2, 36, 1, 56, 1, 56, 2, 6, 1, 55, 1, 55, 2, 7, 1, 56, 1, 56, 2, 45, 1, 55, 1, 21, 2, 53, 1, 56, 1, 56, 2, 42, 1, 57, 1, 22, 2, 50, 1, 56, 1, 56, 2, 46, 1, 55, 1, 23, 2, 54, 1, 56, 1, 56, 2, 0, 1, 32, 1, 32, 2, 2, 1, 56, 1, 55, 2, 34, 1, 32, 1, 32, 2, 4, 1, 55, 1, 34, 2, 36, 1, 32, 1, 32, 2, 6, 1, 34, 1, 34, 2, 38, 1, 32, 1, 32, 2, 39, 1, 34, 1, 24, 2, 48, 1, 32, 1, 32, 2, 35, 1, 55, 1, 55, 2, 5, 1, 32, 1, 32, 2, 37, 1, 55, 1, 55, 2, 7, 1, 32, 1, 32, 2, 43, 1, 55, 1, 25, 2, 52, 1, 32, 1, 52, 2, 40, 1, 34, 1, 26, 2, 47, 1, 52, 1, 47, 2, 44, 1, 55, 1, 27, 2, 51, 1, 47, 1, 47, 2, 33, 1, 56, 1, 56, 2, 3, 1, 47, 1, 47, 2, 4, 1, 56, 1, 33, 2, 36, 1, 47, 1, 36, 2, 37, 1, 33, 1, 37, 2, 7, 1, 36, 1, 36, 2, 41, 1, 37, 1, 28, 2, 50, 1, 36, 1, 50, 2, 35, 1, 56, 1, 35, 2, 5, 1, 50, 1, 50, 2, 6, 1, 35, 1, 35, 2, 38, 1, 50, 1, 38, 2, 45, 1, 35, 1, 29, 2, 54, 1, 38, 1, 54, 2, 42, 1, 37, 1, 30, 2, 49, 1, 54, 1, 54, 2, 46, 1, 35, 1, 31, 2, 53, 1, 54, 1};
-    INLINE void run(float* const* at, int64_t k) {
-        const V i1 = load<LANES>(at[1] + k);
-        const V s0 = -i1;
-        const V i2 = load<LANES>(at[2] + k);
-        const V s1 = -i2;
-        const V i3 = load<LANES>(at[3] + k);
-        const V s2 = -i3;
-        const V i4 = load<LANES>(at[4] + k);
-        const V s3 = -i4;
-        const V i5 = load<LANES>(at[5] + k);
-        const V s4 = -i5;
-        const V i6 = load<LANES>(at[6] + k);
-        const V s5 = -i6;
-        const V i7 = load<LANES>(at[7] + k);
-        const V s6 = -i7;
-        const V i8 = load<LANES>(at[8] + k);
-        const V i11 = load<LANES>(at[11] + k);
-        const V s7 = i8 + i11;
-        const V s8 = -(i8 + i11);
-        const V s9 = i8 - i11;
-        const V s10 = i11 - i8;
-        const V i9 = load<LANES>(at[9] + k);
-        const V i10 = load<LANES>(at[10] + k);
-        const V s11 = i9 - i10;
-        const V s12 = i10 - i9;
-        const V s13 = i9 + i10;
-        const V s14 = -(i9 + i10);
-        const V i12 = load<LANES>(at[12] + k);
-        const V i15 = load<LANES>(at[15] + k);
-        const V s15 = i12 + i15;
-        const V s16 = -(i12 + i15);
-        const V s17 = i12 - i15;
-        const V s18 = i15 - i12;
-        const V i13 = load<LANES>(at[13] + k);
-        const V i14 = load<LANES>(at[14] + k);
-        const V s19 = i13 - i14;
-        const V s20 = i14 - i13;
-        const V s21 = i13 + i14;
-        const V s22 = -(i13 + i14);
-        const V i0 = load<LANES>(at[0] + k);
-        const V s23 = i0 + i1;
-        const V s24 = i2 + s23;
-        const V s25 = i3 + s24;
-        const V s26 = i4 + s25;
-        const V s27 = i5 + s26;
-        const V s28 = i6 + s27;
-        const V s29 = i7 + s28;
-        const V s30 = s7 + s29;
-        const V s31 = s15 + s30;
-        store<LANES>(at[16] + k, s31);
-        const V s32 = s3 + s25;
-        const V s33 = s4 + s32;
-        const V s34 = s5 + s33;
-        const V s35 = s6 + s34;
-        const V s36 = s11 + s35;
-        const V s37 = s19 + s36;
-        store<LANES>(at[17] + k, s37);
-        const V s38 = s8 + s29;
-        const V s39 = s16 + s38;
-        store<LANES>(at[18] + k, s39);
-        const V s40 = s12 + s35;
-        const V s41 = s20 + s40;
-        store<LANES>(at[19] + k, s41);
-        const V s42 = s1 + s23;
-        const V s43 = s2 + s42;
-        const V s44 = i4 + s43;
-        const V s45 = i5 + s44;
-        const V s46 = s5 + s45;
-        const V s47 = s6 + s46;
-        const V s48 = s9 + s47;
-        const V s49 = s17 + s48;
-        store<LANES>(at[20] + k, s49);
-        const V s50 = s3 + s43;
-        const V s51 = s4 + s50;
-        const V s52 = i6 + s51;
-        const V s53 = i7 + s52;
-        const V s54 = s13 + s53;
-        const V s55 = s21 + s54;
-        store<LANES>(at[21] + k, s55);
-        const V s56 = s10 + s47;
-        const V s57 = s18 + s56;
-        store<LANES>(at[22] + k, s57);
-        const V s58 = s14 + s53;
-        const V s59 = s22 + s58;
-        store<LANES>(at[23] + k, s59);
-        const V s60 = i0 + s0;
-        const V s61 = i2 + s60;
-        const V s62 = s2 + s61;
-        const V s63 = i4 + s62;
-        const V s64 = s4 + s63;
-        const V s65 = i6 + s64;
-        const V s66 = s6 + s65;
-        const V s67 = s7 + s66;
-        const V s68 = s16 + s67;
-        store<LANES>(at[24] + k, s68);
-        const V s69 = s3 + s62;
-        const V s70 = i5 + s69;
-        const V s71 = s5 + s70;
-        const V s72 = i7 + s71;
-        const V s73 = s11 + s72;
-        const V s74 = s20 + s73;
-        store<LANES>(at[25] + k, s74);
-        const V s75 = s8 + s66;
-        const V s76 = s15 + s75;
-        store<LANES>(at[26] + k, s76);
-        const V s77 = s12 + s72;
-        const V s78 = s19 + s77;
-        store<LANES>(at[27] + k, s78);
-        const V s79 = s1 + s60;
-        const V s80 = i3 + s79;
-        const V s81 = i4 + s80;
-        const V s82 = s4 + s81;
-        const V s83 = s5 + s82;
-        const V s84 = i7 + s83;
-        const V s85 = s9 + s84;
-        const V s86 = s18 + s85;
-        store<LANES>(at[28] + k, s86);
-        const V s87 = s3 + s80;
-        const V s88 = i5 + s87;
-        const V s89 = i6 + s88;
-        const V s90 = s6 + s89;
-        const V s91 = s13 + s90;
-        const V s92 = s22 + s91;
-        store<LANES>(at[29] + k, s92);
-        const V s93 = s10 + s84;
-        const V s94 = s17 + s93;
-        store<LANES>(at[30] + k, s94);
-        const V s95 = s14 + s90;
-        const V s96 = s21 + s95;
-        store<LANES>(at[31] + k, s96);
-    }
+    static constexpr int INPUTS = 16, OUTPUTS = 16;
+    static constexpr int16_t NUMBERS[] = {
+        59, 97, 32, 1, 1, -1, 33, 1, 2, -1, 34, 1, 3, -1, 35, 1, 4, -1, 36, 1, 5, -1, 37, 1, 6, -1, 38, 1, 7, -1, 39,
+        2, 8, 1, 11, 1, 40, 2, 8, -1, 11, -1, 41, 2, 8, 1, 11, -1, 42, 2, 8, -1, 11, 1, 43, 2, 9, -1, 10, 1, 44, 2, 9, 1, 10,
+        -1, 45, 2, 9, 1, 10, 1, 46, 2, 9, -1, 10, -1, 47, 2, 12, 1, 15, 1, 48, 2, 12, -1, 15, -1, 49, 2, 12, 1, 15, -1, 50, 2,
+        12, -1, 15, 1, 51, 2, 13, -1, 14, 1, 52, 2, 13, 1, 14, -1, 53, 2, 13, 1, 14, 1, 54, 2, 13, -1, 14, -1, 55, 2, 0, 1, 1,
+        1, 56, 2, 2, 1, 55, 1, 57, 2, 3, 1, 56, 1, 56, 2, 4, 1, 57, 1, 58, 2, 5, 1, 56, 1, 56, 2, 6, 1, 58, 1, 58, 2, 7, 1,
+        56, 1, 56, 2, 39, 1, 58, 1, 16, 2, 47, 1, 56, 1, 56, 2, 35, 1, 57, 1, 57, 2, 36, 1, 56, 1, 56, 2, 37, 1, 57, 1, 57, 2,
+        38, 1, 56, 1, 56, 2, 43, 1, 57, 1, 17, 2, 51, 1, 56, 1, 56, 2, 40, 1, 58, 1, 18, 2, 48, 1, 56, 1, 56, 2, 44, 1, 57, 1,
+        19, 2, 52, 1, 56, 1, 56, 2, 33, 1, 55, 1, 55, 2, 34, 1, 56, 1, 56, 2, 4, 1, 55, 1, 57, 2, 5, 1, 56, 1, 56, 2, 37, 1,
+        57, 1, 57, 2, 38, 1, 56, 1, 56, 2, 41, 1, 57, 1, 20, 2, 49, 1, 56, 1, 56, 2, 35, 1, 55, 1, 55, 2, 36, 1, 56, 1, 56, 2,
+        6, 1, 55, 1, 55, 2, 7, 1, 56, 1, 56, 2, 45, 1, 55, 1, 21, 2, 53, 1, 56, 1, 56, 2, 42, 1, 57, 1, 22, 2, 50, 1, 56, 1,
+        56, 2, 46, 1, 55, 1, 23, 2, 54, 1, 56, 1, 56, 2, 0, 1, 32, 1, 32, 2, 2, 1, 56, 1, 55, 2, 34, 1, 32, 1, 32, 2, 4, 1,
+        55, 1, 34, 2, 36, 1, 32, 1, 32, 2, 6, 1, 34, 1, 34, 2, 38, 1, 32, 1, 32, 2, 39, 1, 34, 1, 24, 2, 48, 1, 32, 1, 32, 2,
+        35, 1, 55, 1, 55, 2, 5, 1, 32, 1, 32, 2, 37, 1, 55, 1, 55, 2, 7, 1, 32, 1, 32, 2, 43, 1, 55, 1, 25, 2, 52, 1, 32, 1,
+        52, 2, 40, 1, 34, 1, 26, 2, 47, 1, 52, 1, 47, 2, 44, 1, 55, 1, 27, 2, 51, 1, 47, 1, 47, 2, 33, 1, 56, 1, 56, 2, 3, 1,
+        47, 1, 47, 2, 4, 1, 56, 1, 33, 2, 36, 1, 47, 1, 36, 2, 37, 1, 33, 1, 37, 2, 7, 1, 36, 1, 36, 2, 41, 1, 37, 1, 28, 2,
+        50, 1, 36, 1, 50, 2, 35, 1, 56, 1, 35, 2, 5, 1, 50, 1, 50, 2, 6, 1, 35, 1, 35, 2, 38, 1, 50, 1, 38, 2, 45, 1, 35, 1,
+        29, 2, 54, 1, 38, 1, 54, 2, 42, 1, 37, 1, 30, 2, 49, 1, 54, 1, 54, 2, 46, 1, 35, 1, 31, 2, 53, 1, 54, 1};
 };
 
 struct AnalysisOcta {
-    static constexpr int16_t NUMBERS[] = {81, 87, 50, 2, 0, 1, 2, 1, 51, 2, 0, 1, 2, -1, 52, 2, 12, 1, 14, 1, 53, 2, 12, 1, 14, -1, 54, 2, 50, 1, 52, 1, 55, 2, 50, 1, 52, -1, 52, 2, 1, 1, 3, 1, 50, 2, 1, 1, 3, -1, 56, 2, 13, 1, 15, 1, 57, 2, 13, 1, 15, -1, 58, 2, 52, 1, 56, 1, 59, 2, 52, 1, 56, -1, 56, 2, 54, 1, 58, 1, 52, 2, 54, 1, 58, -1, 60, 2, 4, 1, 6, 1, 61, 2, 4, 1, 6, -1, 62, 2, 16, 1, 18, 1, 63, 2, 16, 1, 18, -1, 64, 2, 60, 1, 62, 1, 65, 2, 60, 1, 62, -1, 60, 2, 5, 1, 7, 1, 62, 2, 5, 1, 7, -1, 66, 2, 17, 1, 19, 1, 67, 2, 17, 1, 19, -1, 68, 2, 60, 1, 66, 1, 69, 2, 60, 1, 66, -1, 66, 2, 64, 1, 68, 1, 60, 2, 64, 1, 68, -1, 70, 2, 64, -1, 68, 1, 71, 2, 8, 1, 10, 1, 72, 2, 8, 1, 10, -1, 73, 2, 20, 1, 22, 1, 74, 2, 20, 1, 22, -1, 75, 2, 71, 1, 73, 1, 76, 2, 71, 1, 73, -1, 73, 2, 9, 1, 11, 1, 71, 2, 9, 1, 11, -1, 77, 2, 21, 1, 23, 1, 78, 2, 21, 1, 23, -1, 79, 2, 73, 1, 77, 1, 80, 2, 73, 1, 77, -1, 77, 2, 75, 1, 79, 1, 73, 2, 75, 1, 79, -1, 24, 3, 56, 1, 66, 1, 77, 1, 25, 3, 52, 1, 60, -1, 73, 1, 60, 2, 64, -1, 75, 1, 56, 2, 68, 1, 79, -1, 66, 2, 54, 1, 79, -1, 79, 2, 58, -1, 75, 1, 75, 2, 58, -1, 68, 1, 58, 2, 54, 1, 64, -1, 26, 2, 52, 1, 56, -1, 27, 2, 60, 1, 56, -1, 28, 2, 70, 1, 79, -1, 29, 2, 66, 1, 79, -1, 30, 2, 73, 1, 58, -1, 31, 2, 75, 1, 58, -1, 32, 2, 55, 1, 59, 1, 41, 2, 55, 1, 59, -1, 55, 2, 61, 1, 63, 1, 59, 2, 61, 1, 63, -1, 63, 2, 72, 1, 74, 1, 61, 2, 72, 1, 74, -1, 33, 2, 55, 1, 63, 1, 42, 2, 55, 1, 63, -1, 63, 2, 62, 1, 67, 1, 55, 2, 62, 1, 67, -1, 67, 2, 71, 1, 78, 1, 62, 2, 71, 1, 78, -1, 34, 2, 63, 1, 67, 1, 43, 2, 63, 1, 67, -1, 35, 2, 65, -1, 69, -1, 44, 2, 65, -1, 69, 1, 69, 2, 51, 1, 53, -1, 65, 2, 51, 1, 53, 1, 36, 2, 69, 1, 62, -1, 45, 2, 69, 1, 62, 1, 62, 2, 50, 1, 57, -1, 69, 2, 50, 1, 57, 1, 37, 2, 62, 1, 61, 1, 46, 2, 62, 1, 61, -1, 38, 2, 76, 1, 80, 1, 47, 2, 76, 1, 80, -1, 39, 2, 69, -1, 55, -1, 48, 2, 69, -1, 55, 1, 40, 2, 65, 1, 59, 1, 49, 2, 65, 1, 59, -1};
-    INLINE void run(float* const* at, int64_t k) {
-        const V i0 = load<LANES>(at[0] + k);
-        const V i2 = load<LANES>(at[2] + k);
-        const V s0 = i0 + i2;
-        const V s1 = i0 - i2;
-        const V i12 = load<LANES>(at[12] + k);
-        const V i14 = load<LANES>(at[14] + k);
-        const V s2 = i12 + i14;
-        const V s3 = i12 - i14;
-        const V s4 = s0 + s2;
-        const V s5 = s0 - s2;
-        const V i1 = load<LANES>(at[1] + k);
-        const V i3 = load<LANES>(at[3] + k);
-        const V s6 = i1 + i3;
-        const V s7 = i1 - i3;
-        const V i13 = load<LANES>(at[13] + k);
-        const V i15 = load<LANES>(at[15] + k);
-        const V s8 = i13 + i15;
-        const V s9 = i13 - i15;
-        const V s10 = s6 + s8;
-        const V s11 = s6 - s8;
-        const V s12 = s4 + s10;
-        const V s13 = s4 - s10;
-        const V i4 = load<LANES>(at[4] + k);
-        const V i6 = load<LANES>(at[6] + k);
-        const V s14 = i4 + i6;
-        const V s15 = i4 - i6;
-        const V i16 = load<LANES>(at[16] + k);
-        const V i18 = load<LANES>(at[18] + k);
-        const V s16 = i16 + i18;
-        const V s17 = i16 - i18;
-        const V s18 = s14 + s16;
-        const V s19 = s14 - s16;
-        const V i5 = load<LANES>(at[5] + k);
-        const V i7 = load<LANES>(at[7] + k);
-        const V s20 = i5 + i7;
-        const V s21 = i5 - i7;
-        const V i17 = load<LANES>(at[17] + k);
-        const V i19 = load<LANES>(at[19] + k);
-        const V s22 = i17 + i19;
-        const V s23 = i17 - i19;
-        const V s24 = s20 + s22;
-        const V s25 = s20 - s22;
-        const V s26 = s18 + s24;
-        const V s27 = s18 - s24;
-        const V s28 = s24 - s18;
-        const V i8 = load<LANES>(at[8] + k);
-        const V i10 = load<LANES>(at[10] + k);
-        const V s29 = i8 + i10;
-        const V s30 = i8 - i10;
-        const V i20 = load<LANES>(at[20] + k);
-        const V i22 = load<LANES>(at[22] + k);
-        const V s31 = i20 + i22;
-        const V s32 = i20 - i22;
-        const V s33 = s29 + s31;
-        const V s34 = s29 - s31;
-        const V i9 = load<LANES>(at[9] + k);
-        const V i11 = load<LANES>(at[11] + k);
-        const V s35 = i9 + i11;
-        const V s36 = i9 - i11;
-        const V i21 = load<LANES>(at[21] + k);
-        const V i23 = load<LANES>(at[23] + k);
-        const V s37 = i21 + i23;
-        const V s38 = i21 - i23;
-        const V s39 = s35 + s37;
-        const V s40 = s35 - s37;
-        const V s41 = s33 + s39;
-        const V s42 = s33 - s39;
-        const V s43 = sum3(s12, s26, s41);
-        store<LANES>(at[24] + k, s43);
-        const V s44 = sum3(s13, -s27, s42);
-        store<LANES>(at[25] + k, s44);
-        const V s45 = s33 - s18;
-        const V s46 = s24 - s39;
-        const V s47 = s4 - s39;
-        const V s48 = s33 - s10;
-        const V s49 = s24 - s10;
-        const V s50 = s4 - s18;
-        const V s51 = s13 - s46;
-        store<LANES>(at[26] + k, s51);
-        const V s52 = s45 - s46;
-        store<LANES>(at[27] + k, s52);
-        const V s53 = s28 - s48;
-        store<LANES>(at[28] + k, s53);
-        const V s54 = s47 - s48;
-        store<LANES>(at[29] + k, s54);
-        const V s55 = s42 - s50;
-        store<LANES>(at[30] + k, s55);
-        const V s56 = s49 - s50;
-        store<LANES>(at[31] + k, s56);
-        const V s57 = s5 + s11;
-        store<LANES>(at[32] + k, s57);
-        const V s58 = s5 - s11;
-        store<LANES>(at[41] + k, s58);
-        const V s59 = s15 + s17;
-        const V s60 = s15 - s17;
-        const V s61 = s30 + s32;
-        const V s62 = s30 - s32;
-        const V s63 = s59 + s61;
-        store<LANES>(at[33] + k, s63);
-        const V s64 = s59 - s61;
-        store<LANES>(at[42] + k, s64);
-        const V s65 = s21 + s23;
-        const V s66 = s21 - s23;
-        const V s67 = s36 + s38;
-        const V s68 = s36 - s38;
-        const V s69 = s65 + s67;
-        store<LANES>(at[34] + k, s69);
-        const V s70 = s65 - s67;
-        store<LANES>(at[43] + k, s70);
-        const V s71 = -(s19 + s25);
-        store<LANES>(at[35] + k, s71);
-        const V s72 = s25 - s19;
-        store<LANES>(at[44] + k, s72);
-        const V s73 = s1 - s3;
-        const V s74 = s1 + s3;
-        const V s75 = s73 - s68;
-        store<LANES>(at[36] + k, s75);
-        const V s76 = s73 + s68;
-        store<LANES>(at[45] + k, s76);
-        const V s77 = s7 - s9;
-        const V s78 = s7 + s9;
-        const V s79 = s77 + s62;
-        store<LANES>(at[37] + k, s79);
-        const V s80 = s77 - s62;
-        store<LANES>(at[46] + k, s80);
-        const V s81 = s34 + s40;
-        store<LANES>(at[38] + k, s81);
-        const V s82 = s34 - s40;
-        store<LANES>(at[47] + k, s82);
-        const V s83 = -(s78 + s66);
-        store<LANES>(at[39] + k, s83);
-        const V s84 = s66 - s78;
-        store<LANES>(at[48] + k, s84);
-        const V s85 = s74 + s60;
-        store<LANES>(at[40] + k, s85);
-        const V s86 = s74 - s60;
-        store<LANES>(at[49] + k, s86);
-    }
+    static constexpr int INPUTS = 24, OUTPUTS = 26;
+    static constexpr int16_t NUMBERS[] = {
+        81, 87, 50, 2, 0, 1, 2, 1, 51, 2, 0, 1, 2, -1, 52, 2, 12, 1, 14, 1, 53, 2, 12, 1, 14, -1, 54, 2, 50, 1, 52, 1,
+        55, 2, 50, 1, 52, -1, 52, 2, 1, 1, 3, 1, 50, 2, 1, 1, 3, -1, 56, 2, 13, 1, 15, 1, 57, 2, 13, 1, 15, -1, 58, 2, 52, 1,
+        56, 1, 59, 2, 52, 1, 56, -1, 56, 2, 54, 1, 58, 1, 52, 2, 54, 1, 58, -1, 60, 2, 4, 1, 6, 1, 61, 2, 4, 1, 6, -1, 62, 2,
+        16, 1, 18, 1, 63, 2, 16, 1, 18, -1, 64, 2, 60, 1, 62, 1, 65, 2, 60, 1, 62, -1, 60, 2, 5, 1, 7, 1, 62, 2, 5, 1, 7, -1,
+        66, 2, 17, 1, 19, 1, 67, 2, 17, 1, 19, -1, 68, 2, 60, 1, 66, 1, 69, 2, 60, 1, 66, -1, 66, 2, 64, 1, 68, 1, 60, 2, 64,
+        1, 68, -1, 70, 2, 64, -1, 68, 1, 71, 2, 8, 1, 10, 1, 72, 2, 8, 1, 10, -1, 73, 2, 20, 1, 22, 1, 74, 2, 20, 1, 22, -1,
+        75, 2, 71, 1, 73, 1, 76, 2, 71, 1, 73, -1, 73, 2, 9, 1, 11, 1, 71, 2, 9, 1, 11, -1, 77, 2, 21, 1, 23, 1, 78, 2, 21, 1,
+        23, -1, 79, 2, 73, 1, 77, 1, 80, 2, 73, 1, 77, -1, 77, 2, 75, 1, 79, 1, 73, 2, 75, 1, 79, -1, 24, 3, 56, 1, 66, 1, 77,
+        1, 25, 3, 52, 1, 60, -1, 73, 1, 60, 2, 64, -1, 75, 1, 56, 2, 68, 1, 79, -1, 66, 2, 54, 1, 79, -1, 79, 2, 58, -1, 75,
+        1, 75, 2, 58, -1, 68, 1, 58, 2, 54, 1, 64, -1, 26, 2, 52, 1, 56, -1, 29, 2, 60, 1, 56, -1, 27, 2, 70, 1, 79, -1, 30,
+        2, 66, 1, 79, -1, 28, 2, 73, 1, 58, -1, 31, 2, 75, 1, 58, -1, 32, 2, 55, 1, 59, 1, 41, 2, 55, 1, 59, -1, 55, 2, 61, 1,
+        63, 1, 59, 2, 61, 1, 63, -1, 63, 2, 72, 1, 74, 1, 61, 2, 72, 1, 74, -1, 35, 2, 55, 1, 63, 1, 44, 2, 55, 1, 63, -1, 63,
+        2, 62, 1, 67, 1, 55, 2, 62, 1, 67, -1, 67, 2, 71, 1, 78, 1, 62, 2, 71, 1, 78, -1, 38, 2, 63, 1, 67, 1, 47, 2, 63, 1,
+        67, -1, 33, 2, 65, -1, 69, -1, 42, 2, 65, -1, 69, 1, 69, 2, 51, 1, 53, -1, 65, 2, 51, 1, 53, 1, 36, 2, 69, 1, 62, -1,
+        45, 2, 69, 1, 62, 1, 62, 2, 50, 1, 57, -1, 69, 2, 50, 1, 57, 1, 39, 2, 62, 1, 61, 1, 48, 2, 62, 1, 61, -1, 34, 2, 76,
+        1, 80, 1, 43, 2, 76, 1, 80, -1, 37, 2, 69, -1, 55, -1, 46, 2, 69, -1, 55, 1, 40, 2, 65, 1, 59, 1, 49, 2, 65, 1, 59, -1};
 };
 
 struct SynthesisOcta {
-    static constexpr int16_t NUMBERS[] = {107, 114, 50, 1, 1, -1, 51, 2, 2, -1, 3, -1, 52, 2, 4, -1, 5, -1, 53, 2, 6, -1, 7, -1, 54, 3, 2, 1, 5, 1, 53, 1, 55, 3, 2, -1, 7, -1, 52, -1, 56, 3, 3, -1, 4, -1, 53, -1, 53, 3, 4, 1, 7, 1, 51, 1, 57, 3, 3, 1, 6, 1, 52, 1, 52, 3, 5, -1, 6, -1, 51, -1, 51, 3, 8, 1, 12, 1, 16, 1, 58, 3, 8, 1, 12, -1, 16, -1, 59, 3, 8, -1, 12, -1, 16, 1, 60, 3, 8, -1, 12, 1, 16, -1, 61, 3, 8, 1, 13, 1, 15, -1, 62, 3, 8, 1, 13, -1, 15, 1, 63, 3, 8, -1, 13, -1, 15, -1, 64, 3, 8, -1, 13, 1, 15, 1, 65, 3, 9, 1, 11, -1, 16, 1, 66, 3, 9, -1, 11, -1, 16, -1, 67, 3, 9, 1, 11, 1, 16, -1, 68, 3, 9, -1, 11, 1, 16, 1, 69, 3, 10, 1, 11, -1, 15, -1, 70, 3, 10, -1, 11, -1, 15, 1, 71, 3, 10, 1, 11, 1, 15, 1, 72, 3, 10, -1, 11, 1, 15, -1, 73, 3, 9, 1, 13, 1, 14, 1, 74, 3, 9, -1, 13, -1, 14, 1, 75, 3, 9, 1, 13, -1, 14, -1, 76, 3, 9, -1, 13, 1, 14, -1, 77, 3, 10, 1, 12, -1, 14, 1, 78, 3, 10, -1, 12, 1, 14, 1, 79, 3, 10, 1, 12, 1, 14, -1, 80, 3, 10, -1, 12, -1, 14, -1, 81, 3, 17, 1, 21, 1, 25, 1, 82, 3, 17, 1, 21, -1, 25, -1, 83, 3, 17, -1, 21, -1, 25, 1, 84, 3, 17, -1, 21, 1, 25, -1, 85, 3, 17, -1, 22, 1, 24, -1, 86, 3, 17, -1, 22, -1, 24, 1, 87, 3, 17, 1, 22, -1, 24, -1, 88, 3, 17, 1, 22, 1, 24, 1, 89, 3, 18, 1, 20, -1, 25, -1, 90, 3, 18, -1, 20, -1, 25, 1, 91, 3, 18, 1, 20, 1, 25, 1, 92, 3, 18, -1, 20, 1, 25, -1, 93, 3, 19, 1, 20, 1, 24, 1, 94, 3, 19, -1, 20, 1, 24, -1, 95, 3, 19, 1, 20, -1, 24, -1, 96, 3, 19, -1, 20, -1, 24, 1, 97, 3, 18, -1, 22, -1, 23, 1, 98, 3, 18, 1, 22, 1, 23, 1, 99, 3, 18, -1, 22, 1, 23, -1, 100, 3, 18, 1, 22, -1, 23, -1, 101, 3, 19, -1, 21, 1, 23, -1, 102, 3, 19, 1, 21, -1, 23, -1, 103, 3, 19, -1, 21, -1, 23, 1, 104, 3, 19, 1, 21, 1, 23, 1, 105, 2, 0, 1, 1, 1, 106, 2, 54, 1, 105, 1, 54, 2, 51, 1, 106, 1, 26, 2, 81, 1, 54, 1, 54, 2, 0, 1, 50, 1, 50, 2, 55, 1, 54, 1, 55, 2, 61, 1, 50, 1, 27, 2, 85, 1, 55, 1, 85, 2, 58, 1, 106, 1, 28, 2, 82, 1, 85, 1, 82, 2, 62, 1, 50, 1, 29, 2, 86, 1, 82, 1, 86, 2, 56, 1, 54, 1, 56, 2, 65, 1, 86, 1, 30, 2, 89, 1, 56, 1, 56, 2, 53, 1, 105, 1, 53, 2, 69, 1, 56, 1, 31, 2, 93, 1, 53, 1, 53, 2, 66, 1, 86, 1, 32, 2, 90, 1, 53, 1, 53, 2, 70, 1, 56, 1, 33, 2, 94, 1, 53, 1, 94, 2, 57, 1, 105, 1, 105, 2, 73, 1, 94, 1, 34, 2, 97, 1, 105, 1, 97, 2, 52, 1, 54, 1, 52, 2, 77, 1, 97, 1, 35, 2, 101, 1, 52, 1, 52, 2, 74, 1, 94, 1, 36, 2, 98, 1, 52, 1, 98, 2, 78, 1, 97, 1, 37, 2, 102, 1, 98, 1, 102, 2, 59, 1, 106, 1, 38, 2, 83, 1, 102, 1, 102, 2, 63, 1, 50, 1, 39, 2, 87, 1, 102, 1, 102, 2, 60, 1, 106, 1, 40, 2, 84, 1, 102, 1, 84, 2, 64, 1, 50, 1, 41, 2, 88, 1, 84, 1, 88, 2, 67, 1, 86, 1, 42, 2, 91, 1, 88, 1, 91, 2, 71, 1, 56, 1, 43, 2, 95, 1, 91, 1, 91, 2, 68, 1, 86, 1, 44, 2, 92, 1, 91, 1, 92, 2, 72, 1, 56, 1, 45, 2, 96, 1, 92, 1, 96, 2, 75, 1, 94, 1, 46, 2, 99, 1, 96, 1, 96, 2, 79, 1, 97, 1, 47, 2, 103, 1, 96, 1, 96, 2, 76, 1, 94, 1, 48, 2, 100, 1, 96, 1, 100, 2, 80, 1, 97, 1, 49, 2, 104, 1, 100, 1};
-    INLINE void run(float* const* at, int64_t k) {
-        const V i1 = load<LANES>(at[1] + k);
-        const V s0 = -i1;
-        const V i2 = load<LANES>(at[2] + k);
-        const V i3 = load<LANES>(at[3] + k);
-        const V s1 = -(i2 + i3);
-        const V i4 = load<LANES>(at[4] + k);
-        const V i5 = load<LANES>(at[5] + k);
-        const V s2 = -(i4 + i5);
-        const V i6 = load<LANES>(at[6] + k);
-        const V i7 = load<LANES>(at[7] + k);
-        const V s3 = -(i6 + i7);
-        const V s4 = sum3(i2, i5, s3);
-        const V s5 = sum3(-i2, -i7, -s2);
-        const V s6 = sum3(-i3, -i4, -s3);
-        const V s7 = sum3(i4, i7, s1);
-        const V s8 = sum3(i3, i6, s2);
-        const V s9 = sum3(-i5, -i6, -s1);
-        const V i8 = load<LANES>(at[8] + k);
-        const V i12 = load<LANES>(at[12] + k);
-        const V i16 = load<LANES>(at[16] + k);
-        const V s10 = sum3(i8, i12, i16);
-        const V s11 = sum3(i8, -i12, -i16);
-        const V s12 = sum3(-i8, -i12, i16);
-        const V s13 = sum3(-i8, i12, -i16);
-        const V i13 = load<LANES>(at[13] + k);
-        const V i15 = load<LANES>(at[15] + k);
-        const V s14 = sum3(i8, i13, -i15);
-        const V s15 = sum3(i8, -i13, i15);
-        const V s16 = sum3(-i8, -i13, -i15);
-        const V s17 = sum3(-i8, i13, i15);
-        const V i9 = load<LANES>(at[9] + k);
-        const V i11 = load<LANES>(at[11] + k);
-        const V s18 = sum3(i9, -i11, i16);
-        const V s19 = sum3(-i9, -i11, -i16);
-        const V s20 = sum3(i9, i11, -i16);
-        const V s21 = sum3(-i9, i11, i16);
-        const V i10 = load<LANES>(at[10] + k);
-        const V s22 = sum3(i10, -i11, -i15);
-        const V s23 = sum3(-i10, -i11, i15);
-        const V s24 = sum3(i10, i11, i15);
-        const V s25 = sum3(-i10, i11, -i15);
-        const V i14 = load<LANES>(at[14] + k);
-        const V s26 = sum3(i9, i13, i14);
-        const V s27 = sum3(-i9, -i13, i14);
-        const V s28 = sum3(i9, -i13, -i14);
-        const V s29 = sum3(-i9, i13, -i14);
-        const V s30 = sum3(i10, -i12, i14);
-        const V s31 = sum3(-i10, i12, i14);
-        const V s32 = sum3(i10, i12, -i14);
-        const V s33 = sum3(-i10, -i12, -i14);
-        const V i17 = load<LANES>(at[17] + k);
-        const V i21 = load<LANES>(at[21] + k);
-        const V i25 = load<LANES>(at[25] + k);
-        const V s34 = sum3(i17, i21, i25);
-        const V s35 = sum3(i17, -i21, -i25);
-        const V s36 = sum3(-i17, -i21, i25);
-        const V s37 = sum3(-i17, i21, -i25);
-        const V i22 = load<LANES>(at[22] + k);
-        const V i24 = load<LANES>(at[24] + k);
-        const V s38 = sum3(-i17, i22, -i24);
-        const V s39 = sum3(-i17, -i22, i24);
-        const V s40 = sum3(i17, -i22, -i24);
-        const V s41 = sum3(i17, i22, i24);
-        const V i18 = load<LANES>(at[18] + k);
-        const V i20 = load<LANES>(at[20] + k);
-        const V s42 = sum3(i18, -i20, -i25);
-        const V s43 = sum3(-i18, -i20, i25);
-        const V s44 = sum3(i18, i20, i25);
-        const V s45 = sum3(-i18, i20, -i25);
-        const V i19 = load<LANES>(at[19] + k);
-        const V s46 = sum3(i19, i20, i24);
-        const V s47 = sum3(-i19, i20, -i24);
-        const V s48 = sum3(i19, -i20, -i24);
-        const V s49 = sum3(-i19, -i20, i24);
-        const V i23 = load<LANES>(at[23] + k);
-        const V s50 = sum3(-i18, -i22, i23);
-        const V s51 = sum3(i18, i22, i23);
-        const V s52 = sum3(-i18, i22, -i23);
-        const V s53 = sum3(i18, -i22, -i23);
-        const V s54 = sum3(-i19, i21, -i23);
-        const V s55 = sum3(i19, -i21, -i23);
-        const V s56 = sum3(-i19, -i21, i23);
-        const V s57 = sum3(i19, i21, i23);
-        const V i0 = load<LANES>(at[0] + k);
-        const V s58 = i0 + i1;
-        const V s59 = s4 + s58;
-        const V s60 = s10 + s59;
-        const V s61 = s34 + s60;
-        store<LANES>(at[26] + k, s61);
-        const V s62 = i0 + s0;
-        const V s63 = s5 + s62;
-        const V s64 = s14 + s63;
-        const V s65 = s38 + s64;
-        store<LANES>(at[27] + k, s65);
-        const V s66 = s11 + s59;
-        const V s67 = s35 + s66;
-        store<LANES>(at[28] + k, s67);
-        const V s68 = s15 + s63;
-        const V s69 = s39 + s68;
-        store<LANES>(at[29] + k, s69);
-        const V s70 = s6 + s62;
-        const V s71 = s18 + s70;
-        const V s72 = s42 + s71;
-        store<LANES>(at[30] + k, s72);
-        const V s73 = s7 + s58;
-        const V s74 = s22 + s73;
-        const V s75 = s46 + s74;
-        store<LANES>(at[31] + k, s75);
-        const V s76 = s19 + s70;
-        const V s77 = s43 + s76;
-        store<LANES>(at[32] + k, s77);
-        const V s78 = s23 + s73;
-        const V s79 = s47 + s78;
-        store<LANES>(at[33] + k, s79);
-        const V s80 = s8 + s58;
-        const V s81 = s26 + s80;
-        const V s82 = s50 + s81;
-        store<LANES>(at[34] + k, s82);
-        const V s83 = s9 + s62;
-        const V s84 = s30 + s83;
-        const V s85 = s54 + s84;
-        store<LANES>(at[35] + k, s85);
-        const V s86 = s27 + s80;
-        const V s87 = s51 + s86;
-        store<LANES>(at[36] + k, s87);
-        const V s88 = s31 + s83;
-        const V s89 = s55 + s88;
-        store<LANES>(at[37] + k, s89);
-        const V s90 = s12 + s59;
-        const V s91 = s36 + s90;
-        store<LANES>(at[38] + k, s91);
-        const V s92 = s16 + s63;
-        const V s93 = s40 + s92;
-        store<LANES>(at[39] + k, s93);
-        const V s94 = s13 + s59;
-        const V s95 = s37 + s94;
-        store<LANES>(at[40] + k, s95);
-        const V s96 = s17 + s63;
-        const V s97 = s41 + s96;
-        store<LANES>(at[41] + k, s97);
-        const V s98 = s20 + s70;
-        const V s99 = s44 + s98;
-        store<LANES>(at[42] + k, s99);
-        const V s100 = s24 + s73;
-        const V s101 = s48 + s100;
-        store<LANES>(at[43] + k, s101);
-        const V s102 = s21 + s70;
-        const V s103 = s45 + s102;
-        store<LANES>(at[44] + k, s103);
-        const V s104 = s25 + s73;
-        const V s105 = s49 + s104;
-        store<LANES>(at[45] + k, s105);
-        const V s106 = s28 + s80;
-        const V s107 = s52 + s106;
-        store<LANES>(at[46] + k, s107);
-        const V s108 = s32 + s83;
-        const V s109 = s56 + s108;
-        store<LANES>(at[47] + k, s109);
-        const V s110 = s29 + s80;
-        const V s111 = s53 + s110;
-        store<LANES>(at[48] + k, s111);
-        const V s112 = s33 + s83;
-        const V s113 = s57 + s112;
-        store<LANES>(at[49] + k, s113);
-    }
+    static constexpr int INPUTS = 26, OUTPUTS = 24;
+    static constexpr int16_t NUMBERS[] = {
+        107, 114, 50, 1, 1, -1, 51, 2, 2, -1, 5, -1, 52, 2, 3, -1, 6, -1, 53, 2, 4, -1, 7, -1, 54, 3, 2, 1, 6, 1, 53,
+        1, 55, 3, 2, -1, 7, -1, 52, -1, 56, 3, 3, -1, 5, -1, 53, -1, 53, 3, 3, 1, 7, 1, 51, 1, 57, 3, 4, 1, 5, 1, 52, 1, 52,
+        3, 4, -1, 6, -1, 51, -1, 51, 3, 8, 1, 12, 1, 16, 1, 58, 3, 8, 1, 12, -1, 16, -1, 59, 3, 8, -1, 12, -1, 16, 1, 60, 3,
+        8, -1, 12, 1, 16, -1, 61, 3, 8, 1, 13, -1, 15, 1, 62, 3, 8, 1, 13, 1, 15, -1, 63, 3, 8, -1, 13, -1, 15, -1, 64, 3, 8,
+        -1, 13, 1, 15, 1, 65, 3, 9, -1, 11, 1, 16, 1, 66, 3, 9, -1, 11, -1, 16, -1, 67, 3, 9, 1, 11, 1, 16, -1, 68, 3, 9, 1,
+        11, -1, 16, 1, 69, 3, 9, -1, 13, -1, 14, 1, 70, 3, 9, -1, 13, 1, 14, -1, 71, 3, 9, 1, 13, 1, 14, 1, 72, 3, 9, 1, 13,
+        -1, 14, -1, 73, 3, 10, 1, 11, 1, 15, 1, 74, 3, 10, 1, 11, -1, 15, -1, 75, 3, 10, -1, 11, 1, 15, -1, 76, 3, 10, -1, 11,
+        -1, 15, 1, 77, 3, 10, 1, 12, -1, 14, 1, 78, 3, 10, 1, 12, 1, 14, -1, 79, 3, 10, -1, 12, 1, 14, 1, 80, 3, 10, -1, 12,
+        -1, 14, -1, 81, 3, 17, 1, 21, 1, 25, 1, 82, 3, 17, 1, 21, -1, 25, -1, 83, 3, 17, -1, 21, -1, 25, 1, 84, 3, 17, -1, 21,
+        1, 25, -1, 85, 3, 17, -1, 22, -1, 24, 1, 86, 3, 17, -1, 22, 1, 24, -1, 87, 3, 17, 1, 22, -1, 24, -1, 88, 3, 17, 1, 22,
+        1, 24, 1, 89, 3, 18, -1, 20, 1, 25, -1, 90, 3, 18, -1, 20, -1, 25, 1, 91, 3, 18, 1, 20, 1, 25, 1, 92, 3, 18, 1, 20,
+        -1, 25, -1, 93, 3, 18, 1, 22, 1, 23, 1, 94, 3, 18, 1, 22, -1, 23, -1, 95, 3, 18, -1, 22, -1, 23, 1, 96, 3, 18, -1, 22,
+        1, 23, -1, 97, 3, 19, 1, 20, -1, 24, -1, 98, 3, 19, 1, 20, 1, 24, 1, 99, 3, 19, -1, 20, -1, 24, 1, 100, 3, 19, -1, 20,
+        1, 24, -1, 101, 3, 19, -1, 21, 1, 23, -1, 102, 3, 19, -1, 21, -1, 23, 1, 103, 3, 19, 1, 21, -1, 23, -1, 104, 3, 19, 1,
+        21, 1, 23, 1, 105, 2, 0, 1, 1, 1, 106, 2, 54, 1, 105, 1, 54, 2, 51, 1, 106, 1, 26, 2, 81, 1, 54, 1, 54, 2, 0, 1, 50,
+        1, 50, 2, 55, 1, 54, 1, 55, 2, 61, 1, 50, 1, 27, 2, 85, 1, 55, 1, 85, 2, 58, 1, 106, 1, 28, 2, 82, 1, 85, 1, 82, 2,
+        62, 1, 50, 1, 29, 2, 86, 1, 82, 1, 86, 2, 56, 1, 54, 1, 56, 2, 65, 1, 86, 1, 30, 2, 89, 1, 56, 1, 56, 2, 53, 1, 105,
+        1, 53, 2, 69, 1, 56, 1, 31, 2, 93, 1, 53, 1, 53, 2, 66, 1, 86, 1, 32, 2, 90, 1, 53, 1, 53, 2, 70, 1, 56, 1, 33, 2, 94,
+        1, 53, 1, 94, 2, 57, 1, 105, 1, 105, 2, 73, 1, 94, 1, 34, 2, 97, 1, 105, 1, 97, 2, 52, 1, 54, 1, 52, 2, 77, 1, 97, 1,
+        35, 2, 101, 1, 52, 1, 52, 2, 74, 1, 94, 1, 36, 2, 98, 1, 52, 1, 98, 2, 78, 1, 97, 1, 37, 2, 102, 1, 98, 1, 102, 2, 59,
+        1, 106, 1, 38, 2, 83, 1, 102, 1, 102, 2, 63, 1, 50, 1, 39, 2, 87, 1, 102, 1, 102, 2, 60, 1, 106, 1, 40, 2, 84, 1, 102,
+        1, 84, 2, 64, 1, 50, 1, 41, 2, 88, 1, 84, 1, 88, 2, 67, 1, 86, 1, 42, 2, 91, 1, 88, 1, 91, 2, 71, 1, 56, 1, 43, 2, 95,
+        1, 91, 1, 91, 2, 68, 1, 86, 1, 44, 2, 92, 1, 91, 1, 92, 2, 72, 1, 56, 1, 45, 2, 96, 1, 92, 1, 96, 2, 75, 1, 94, 1, 46,
+        2, 99, 1, 96, 1, 96, 2, 79, 1, 97, 1, 47, 2, 103, 1, 96, 1, 96, 2, 76, 1, 94, 1, 48, 2, 100, 1, 96, 1, 100, 2, 80, 1,
+        97, 1, 49, 2, 104, 1, 100, 1};
 };
 
 struct AnalysisOctaFull {
-    static constexpr int16_t NUMBERS[] = {159, 222, 100, 2, 0, 1, 2, 1, 101, 2, 0, 1, 2, -1, 102, 2, 12, 1, 14, 1, 103, 2, 12, 1, 14, -1, 104, 2, 100, 1, 102, 1, 105, 2, 100, 1, 102, -1, 102, 2, 24, 1, 26, 1, 100, 2, 24, 1, 26, -1, 106, 2, 36, 1, 38, 1, 107, 2, 36, 1, 38, -1, 108, 2, 102, 1, 106, 1, 109, 2, 102, 1, 106, -1, 106, 2, 104, 1, 108, 1, 102, 2, 104, 1, 108, -1, 108, 2, 1, 1, 3, 1, 104, 2, 1, 1, 3, -1, 110, 2, 13, 1, 15, 1, 111, 2, 13, 1, 15, -1, 112, 2, 108, 1, 110, 1, 113, 2, 108, 1, 110, -1, 108, 2, 25, 1, 27, 1, 110, 2, 25, 1, 27, -1, 114, 2, 37, 1, 39, 1, 115, 2, 37, 1, 39, -1, 116, 2, 108, 1, 114, 1, 117, 2, 108, 1, 114, -1, 114, 2, 112, 1, 116, 1, 108, 2, 112, 1, 116, -1, 116, 2, 106, 1, 114, 1, 112, 2, 106, 1, 114, -1, 118, 2, 4, 1, 6, 1, 119, 2, 4, 1, 6, -1, 120, 2, 16, 1, 18, 1, 121, 2, 16, 1, 18, -1, 122, 2, 118, 1, 120, 1, 123, 2, 118, 1, 120, -1, 118, 2, 28, 1, 30, 1, 120, 2, 28, 1, 30, -1, 124, 2, 40, 1, 42, 1, 125, 2, 40, 1, 42, -1, 126, 2, 118, 1, 124, 1, 127, 2, 118, 1, 124, -1, 124, 2, 122, 1, 126, 1, 118, 2, 122, 1, 126, -1, 126, 2, 5, 1, 7, 1, 122, 2, 5, 1, 7, -1, 128, 2, 17, 1, 19, 1, 129, 2, 17, 1, 19, -1, 130, 2, 126, 1, 128, 1, 131, 2, 126, 1, 128, -1, 128, 2, 29, 1, 31, 1, 126, 2, 29, 1, 31, -1, 132, 2, 41, 1, 43, 1, 133, 2, 41, 1, 43, -1, 134, 2, 128, 1, 132, 1, 135, 2, 128, 1, 132, -1, 132, 2, 130, 1, 134, 1, 128, 2, 130, 1, 134, -1, 134, 2, 124, 1, 132, 1, 130, 2, 124, 1, 132, -1, 136, 2, 124, -1, 132, 1, 137, 2, 8, 1, 10, 1, 138, 2, 8, 1, 10, -1, 139, 2, 20, 1, 22, 1, 140, 2, 20, 1, 22, -1, 141, 2, 137, 1, 139, 1, 142, 2, 137, 1, 139, -1, 139, 2, 32, 1, 34, 1, 137, 2, 32, 1, 34, -1, 143, 2, 44, 1, 46, 1, 144, 2, 44, 1, 46, -1, 145, 2, 139, 1, 143, 1, 146, 2, 139, 1, 143, -1, 143, 2, 141, 1, 145, 1, 139, 2, 141, 1, 145, -1, 145, 2, 9, 1, 11, 1, 141, 2, 9, 1, 11, -1, 147, 2, 21, 1, 23, 1, 148, 2, 21, 1, 23, -1, 149, 2, 145, 1, 147, 1, 150, 2, 145, 1, 147, -1, 147, 2, 33, 1, 35, 1, 145, 2, 33, 1, 35, -1, 151, 2, 45, 1, 47, 1, 152, 2, 45, 1, 47, -1, 153, 2, 147, 1, 151, 1, 154, 2, 147, 1, 151, -1, 151, 2, 149, 1, 153, 1, 147, 2, 149, 1, 153, -1, 149, 2, 143, 1, 151, 1, 153, 2, 143, 1, 151, -1, 48, 3, 116, 1, 134, 1, 149, 1, 116, 2, 102, 1, 108, 1, 134, 2, 102, 1, 108, -1, 149, 2, 118, 1, 128, 1, 155, 2, 118, 1, 128, -1, 156, 2, 118, -1, 128, 1, 157, 2, 139, 1, 147, 1, 158, 2, 139, 1, 147, -1, 49, 3, 116, 1, 149, 1, 157, 1, 50, 3, 112, 1, 130, -1, 153, 1, 51, 3, 134, 1, 155, -1, 158, 1, 155, 2, 124, -1, 143, 1, 130, 2, 132, 1, 151, -1, 157, 2, 106, 1, 151, -1, 151, 2, 114, -1, 143, 1, 143, 2, 114, -1, 132, 1, 114, 2, 106, 1, 124, -1, 52, 2, 112, 1, 130, -1, 53, 2, 155, 1, 130, -1, 54, 2, 136, 1, 151, -1, 55, 2, 157, 1, 151, -1, 56, 2, 153, 1, 114, -1, 57, 2, 143, 1, 114, -1, 114, 2, 118, -1, 139, 1, 143, 2, 128, 1, 147, -1, 153, 2, 102, 1, 147, -1, 147, 2, 108, -1, 139, 1, 139, 2, 108, -1, 128, 1, 108, 2, 102, 1, 118, -1, 58, 2, 134, 1, 143, -1, 59, 2, 114, 1, 143, -1, 60, 2, 156, 1, 147, -1, 61, 2, 153, 1, 147, -1, 62, 2, 158, 1, 108, -1, 63, 2, 139, 1, 108, -1, 108, 2, 105, 1, 109, -1, 139, 2, 105, 1, 109, 1, 109, 2, 113, 1, 117, -1, 105, 2, 113, 1, 117, 1, 64, 2, 108, 1, 109, 1, 82, 2, 108, 1, 109, -1, 109, 2, 119, 1, 121, 1, 108, 2, 119, 1, 121, -1, 121, 2, 120, 1, 125, 1, 119, 2, 120, 1, 125, -1, 125, 2, 109, 1, 121, -1, 120, 2, 109, 1, 121, 1, 121, 2, 138, 1, 140, 1, 109, 2, 138, 1, 140, -1, 140, 2, 137, 1, 144, 1, 138, 2, 137, 1, 144, -1, 144, 2, 121, 1, 140, -1, 137, 2, 121, 1, 140, 1, 65, 2, 125, 1, 144, 1, 83, 2, 125, 1, 144, -1, 125, 2, 122, 1, 129, 1, 144, 2, 122, 1, 129, -1, 129, 2, 126, 1, 133, 1, 122, 2, 126, 1, 133, -1, 133, 2, 125, 1, 129, -1, 126, 2, 125, 1, 129, 1, 129, 2, 141, 1, 148, 1, 125, 2, 141, 1, 148, -1, 141, 2, 145, 1, 152, 1, 148, 2, 145, 1, 152, -1, 152, 2, 129, 1, 141, -1, 145, 2, 129, 1, 141, 1, 66, 2, 133, 1, 152, 1, 84, 2, 133, 1, 152, -1, 133, 2, 123, 1, 127, 1, 152, 2, 123, 1, 127, -1, 123, 2, 131, 1, 135, 1, 127, 2, 131, 1, 135, -1, 67, 2, 133, -1, 123, -1, 85, 2, 133, -1, 123, 1, 123, 2, 101, 1, 103, -1, 133, 2, 101, 1, 103, 1, 103, 2, 100, 1, 107, -1, 101, 2, 100, 1, 107, 1, 107, 2, 123, 1, 103, 1, 100, 2, 123, 1, 103, -1, 103, 2, 125, 1, 148, 1, 123, 2, 125, 1, 148, -1, 68, 2, 107, 1, 103, -1, 86, 2, 107, 1, 103, 1, 103, 2, 104, 1, 111, -1, 107, 2, 104, 1, 111, 1, 111, 2, 110, 1, 115, -1, 104, 2, 110, 1, 115, 1, 115, 2, 103, 1, 111, 1, 110, 2, 103, 1, 111, -1, 111, 2, 109, 1, 138, 1, 103, 2, 109, 1, 138, -1, 69, 2, 115, 1, 111, 1, 87, 2, 115, 1, 111, -1, 115, 2, 142, 1, 146, 1, 111, 2, 142, 1, 146, -1, 146, 2, 150, 1, 154, 1, 142, 2, 150, 1, 154, -1, 70, 2, 115, 1, 146, 1, 88, 2, 115, 1, 146, -1, 115, 2, 107, 1, 104, 1, 146, 2, 107, 1, 104, -1, 104, 2, 144, 1, 122, 1, 107, 2, 144, 1, 122, -1, 71, 2, 115, -1, 104, -1, 89, 2, 115, -1, 104, 1, 115, 2, 133, 1, 101, 1, 104, 2, 133, 1, 101, -1, 101, 2, 108, 1, 119, 1, 133, 2, 108, 1, 119, -1, 72, 2, 115, 1, 101, 1, 90, 2, 115, 1, 101, -1, 73, 2, 139, 1, 105, 1, 91, 2, 139, 1, 105, -1, 74, 2, 120, 1, 137, 1, 92, 2, 120, 1, 137, -1, 75, 2, 126, 1, 145, 1, 93, 2, 126, 1, 145, -1, 76, 2, 152, -1, 127, -1, 94, 2, 152, -1, 127, 1, 77, 2, 100, 1, 123, -1, 95, 2, 100, 1, 123, 1, 78, 2, 110, 1, 103, 1, 96, 2, 110, 1, 103, -1, 79, 2, 111, 1, 142, 1, 97, 2, 111, 1, 142, -1, 80, 2, 146, -1, 107, -1, 98, 2, 146, -1, 107, 1, 81, 2, 104, 1, 133, 1, 99, 2, 104, 1, 133, -1};
-    INLINE void run(float* const* at, int64_t k) {
-        const V i0 = load<LANES>(at[0] + k);
-        const V i2 = load<LANES>(at[2] + k);
-        const V s0 = i0 + i2;
-        const V s1 = i0 - i2;
-        const V i12 = load<LANES>(at[12] + k);
-        const V i14 = load<LANES>(at[14] + k);
-        const V s2 = i12 + i14;
-        const V s3 = i12 - i14;
-        const V s4 = s0 + s2;
-        const V s5 = s0 - s2;
-        const V i24 = load<LANES>(at[24] + k);
-        const V i26 = load<LANES>(at[26] + k);
-        const V s6 = i24 + i26;
-        const V s7 = i24 - i26;
-        const V i36 = load<LANES>(at[36] + k);
-        const V i38 = load<LANES>(at[38] + k);
-        const V s8 = i36 + i38;
-        const V s9 = i36 - i38;
-        const V s10 = s6 + s8;
-        const V s11 = s6 - s8;
-        const V s12 = s4 + s10;
-        const V s13 = s4 - s10;
-        const V i1 = load<LANES>(at[1] + k);
-        const V i3 = load<LANES>(at[3] + k);
-        const V s14 = i1 + i3;
-        const V s15 = i1 - i3;
-        const V i13 = load<LANES>(at[13] + k);
-        const V i15 = load<LANES>(at[15] + k);
-        const V s16 = i13 + i15;
-        const V s17 = i13 - i15;
-        const V s18 = s14 + s16;
-        const V s19 = s14 - s16;
-        const V i25 = load<LANES>(at[25] + k);
-        const V i27 = load<LANES>(at[27] + k);
-        const V s20 = i25 + i27;
-        const V s21 = i25 - i27;
-        const V i37 = load<LANES>(at[37] + k);
-        const V i39 = load<LANES>(at[39] + k);
-        const V s22 = i37 + i39;
-        const V s23 = i37 - i39;
-        const V s24 = s20 + s22;
-        const V s25 = s20 - s22;
-        const V s26 = s18 + s24;
-        const V s27 = s18 - s24;
-        const V s28 = s12 + s26;
-        const V s29 = s12 - s26;
-        const V i4 = load<LANES>(at[4] + k);
-        const V i6 = load<LANES>(at[6] + k);
-        const V s30 = i4 + i6;
-        const V s31 = i4 - i6;
-        const V i16 = load<LANES>(at[16] + k);
-        const V i18 = load<LANES>(at[18] + k);
-        const V s32 = i16 + i18;
-        const V s33 = i16 - i18;
-        const V s34 = s30 + s32;
-        const V s35 = s30 - s32;
-        const V i28 = load<LANES>(at[28] + k);
-        const V i30 = load<LANES>(at[30] + k);
-        const V s36 = i28 + i30;
-        const V s37 = i28 - i30;
-        const V i40 = load<LANES>(at[40] + k);
-        const V i42 = load<LANES>(at[42] + k);
-        const V s38 = i40 + i42;
-        const V s39 = i40 - i42;
-        const V s40 = s36 + s38;
-        const V s41 = s36 - s38;
-        const V s42 = s34 + s40;
-        const V s43 = s34 - s40;
-        const V i5 = load<LANES>(at[5] + k);
-        const V i7 = load<LANES>(at[7] + k);
-        const V s44 = i5 + i7;
-        const V s45 = i5 - i7;
-        const V i17 = load<LANES>(at[17] + k);
-        const V i19 = load<LANES>(at[19] + k);
-        const V s46 = i17 + i19;
-        const V s47 = i17 - i19;
-        const V s48 = s44 + s46;
-        const V s49 = s44 - s46;
-        const V i29 = load<LANES>(at[29] + k);
-        const V i31 = load<LANES>(at[31] + k);
-        const V s50 = i29 + i31;
-        const V s51 = i29 - i31;
-        const V i41 = load<LANES>(at[41] + k);
-        const V i43 = load<LANES>(at[43] + k);
-        const V s52 = i41 + i43;
-        const V s53 = i41 - i43;
-        const V s54 = s50 + s52;
-        const V s55 = s50 - s52;
-        const V s56 = s48 + s54;
-        const V s57 = s48 - s54;
-        const V s58 = s42 + s56;
-        const V s59 = s42 - s56;
-        const V s60 = s56 - s42;
-        const V i8 = load<LANES>(at[8] + k);
-        const V i10 = load<LANES>(at[10] + k);
-        const V s61 = i8 + i10;
-        const V s62 = i8 - i10;
-        const V i20 = load<LANES>(at[20] + k);
-        const V i22 = load<LANES>(at[22] + k);
-        const V s63 = i20 + i22;
-        const V s64 = i20 - i22;
-        const V s65 = s61 + s63;
-        const V s66 = s61 - s63;
-        const V i32 = load<LANES>(at[32] + k);
-        const V i34 = load<LANES>(at[34] + k);
-        const V s67 = i32 + i34;
-        const V s68 = i32 - i34;
-        const V i44 = load<LANES>(at[44] + k);
-        const V i46 = load<LANES>(at[46] + k);
-        const V s69 = i44 + i46;
-        const V s70 = i44 - i46;
-        const V s71 = s67 + s69;
-        const V s72 = s67 - s69;
-        const V s73 = s65 + s71;
-        const V s74 = s65 - s71;
-        const V i9 = load<LANES>(at[9] + k);
-        const V i11 = load<LANES>(at[11] + k);
-        const V s75 = i9 + i11;
-        const V s76 = i9 - i11;
-        const V i21 = load<LANES>(at[21] + k);
-        const V i23 = load<LANES>(at[23] + k);
-        const V s77 = i21 + i23;
-        const V s78 = i21 - i23;
-        const V s79 = s75 + s77;
-        const V s80 = s75 - s77;
-        const V i33 = load<LANES>(at[33] + k);
-        const V i35 = load<LANES>(at[35] + k);
-        const V s81 = i33 + i35;
-        const V s82 = i33 - i35;
-        const V i45 = load<LANES>(at[45] + k);
-        const V i47 = load<LANES>(at[47] + k);
-        const V s83 = i45 + i47;
-        const V s84 = i45 - i47;
-        const V s85 = s81 + s83;
-        const V s86 = s81 - s83;
-        const V s87 = s79 + s85;
-        const V s88 = s79 - s85;
-        const V s89 = s73 + s87;
-        const V s90 = s73 - s87;
-        const V s91 = sum3(s28, s58, s89);
-        store<LANES>(at[48] + k, s91);
-        const V s92 = s13 + s27;
-        const V s93 = s13 - s27;
-        const V s94 = s43 + s57;
-        const V s95 = s43 - s57;
-        const V s96 = s57 - s43;
-        const V s97 = s74 + s88;
-        const V s98 = s74 - s88;
-        const V s99 = sum3(s92, s94, s97);
-        store<LANES>(at[49] + k, s99);
-        const V s100 = sum3(s29, -s59, s90);
-        store<LANES>(at[50] + k, s100);
-        const V s101 = sum3(s93, -s95, s98);
-        store<LANES>(at[51] + k, s101);
-        const V s102 = s73 - s42;
-        const V s103 = s56 - s87;
-        const V s104 = s12 - s87;
-        const V s105 = s73 - s26;
-        const V s106 = s56 - s26;
-        const V s107 = s12 - s42;
-        const V s108 = s29 - s103;
-        store<LANES>(at[52] + k, s108);
-        const V s109 = s102 - s103;
-        store<LANES>(at[53] + k, s109);
-        const V s110 = s60 - s105;
-        store<LANES>(at[54] + k, s110);
-        const V s111 = s104 - s105;
-        store<LANES>(at[55] + k, s111);
-        const V s112 = s90 - s107;
-        store<LANES>(at[56] + k, s112);
-        const V s113 = s106 - s107;
-        store<LANES>(at[57] + k, s113);
-        const V s114 = s74 - s43;
-        const V s115 = s57 - s88;
-        const V s116 = s13 - s88;
-        const V s117 = s74 - s27;
-        const V s118 = s57 - s27;
-        const V s119 = s13 - s43;
-        const V s120 = s93 - s115;
-        store<LANES>(at[58] + k, s120);
-        const V s121 = s114 - s115;
-        store<LANES>(at[59] + k, s121);
-        const V s122 = s96 - s117;
-        store<LANES>(at[60] + k, s122);
-        const V s123 = s116 - s117;
-        store<LANES>(at[61] + k, s123);
-        const V s124 = s98 - s119;
-        store<LANES>(at[62] + k, s124);
-        const V s125 = s118 - s119;
-        store<LANES>(at[63] + k, s125);
-        const V s126 = s5 - s11;
-        const V s127 = s5 + s11;
-        const V s128 = s19 - s25;
-        const V s129 = s19 + s25;
-        const V s130 = s126 + s128;
-        store<LANES>(at[64] + k, s130);
-        const V s131 = s126 - s128;
-        store<LANES>(at[82] + k, s131);
-        const V s132 = s31 + s33;
-        const V s133 = s31 - s33;
-        const V s134 = s37 + s39;
-        const V s135 = s37 - s39;
-        const V s136 = s132 - s134;
-        const V s137 = s132 + s134;
-        const V s138 = s62 + s64;
-        const V s139 = s62 - s64;
-        const V s140 = s68 + s70;
-        const V s141 = s68 - s70;
-        const V s142 = s138 - s140;
-        const V s143 = s138 + s140;
-        const V s144 = s136 + s142;
-        store<LANES>(at[65] + k, s144);
-        const V s145 = s136 - s142;
-        store<LANES>(at[83] + k, s145);
-        const V s146 = s45 + s47;
-        const V s147 = s45 - s47;
-        const V s148 = s51 + s53;
-        const V s149 = s51 - s53;
-        const V s150 = s146 - s148;
-        const V s151 = s146 + s148;
-        const V s152 = s76 + s78;
-        const V s153 = s76 - s78;
-        const V s154 = s82 + s84;
-        const V s155 = s82 - s84;
-        const V s156 = s152 - s154;
-        const V s157 = s152 + s154;
-        const V s158 = s150 + s156;
-        store<LANES>(at[66] + k, s158);
-        const V s159 = s150 - s156;
-        store<LANES>(at[84] + k, s159);
-        const V s160 = s35 + s41;
-        const V s161 = s35 - s41;
-        const V s162 = s49 + s55;
-        const V s163 = s49 - s55;
-        const V s164 = -(s160 + s162);
-        store<LANES>(at[67] + k, s164);
-        const V s165 = s162 - s160;
-        store<LANES>(at[85] + k, s165);
-        const V s166 = s1 - s3;
-        const V s167 = s1 + s3;
-        const V s168 = s7 - s9;
-        const V s169 = s7 + s9;
-        const V s170 = s166 + s168;
-        const V s171 = s166 - s168;
-        const V s172 = s153 + s155;
-        const V s173 = s153 - s155;
-        const V s174 = s170 - s172;
-        store<LANES>(at[68] + k, s174);
-        const V s175 = s170 + s172;
-        store<LANES>(at[86] + k, s175);
-        const V s176 = s15 - s17;
-        const V s177 = s15 + s17;
-        const V s178 = s21 - s23;
-        const V s179 = s21 + s23;
-        const V s180 = s176 + s178;
-        const V s181 = s176 - s178;
-        const V s182 = s139 + s141;
-        const V s183 = s139 - s141;
-        const V s184 = s180 + s182;
-        store<LANES>(at[69] + k, s184);
-        const V s185 = s180 - s182;
-        store<LANES>(at[87] + k, s185);
-        const V s186 = s66 + s72;
-        const V s187 = s66 - s72;
-        const V s188 = s80 + s86;
-        const V s189 = s80 - s86;
-        const V s190 = s186 + s188;
-        store<LANES>(at[70] + k, s190);
-        const V s191 = s186 - s188;
-        store<LANES>(at[88] + k, s191);
-        const V s192 = s177 + s179;
-        const V s193 = s177 - s179;
-        const V s194 = s147 + s149;
-        const V s195 = s147 - s149;
-        const V s196 = -(s192 + s194);
-        store<LANES>(at[71] + k, s196);
-        const V s197 = s194 - s192;
-        store<LANES>(at[89] + k, s197);
-        const V s198 = s167 + s169;
-        const V s199 = s167 - s169;
-        const V s200 = s133 + s135;
-        const V s201 = s133 - s135;
-        const V s202 = s198 + s200;
-        store<LANES>(at[72] + k, s202);
-        const V s203 = s198 - s200;
-        store<LANES>(at[90] + k, s203);
-        const V s204 = s127 + s129;
-        store<LANES>(at[73] + k, s204);
-        const V s205 = s127 - s129;
-        store<LANES>(at[91] + k, s205);
-        const V s206 = s137 + s143;
-        store<LANES>(at[74] + k, s206);
-        const V s207 = s137 - s143;
-        store<LANES>(at[92] + k, s207);
-        const V s208 = s151 + s157;
-        store<LANES>(at[75] + k, s208);
-        const V s209 = s151 - s157;
-        store<LANES>(at[93] + k, s209);
-        const V s210 = -(s161 + s163);
-        store<LANES>(at[76] + k, s210);
-        const V s211 = s163 - s161;
-        store<LANES>(at[94] + k, s211);
-        const V s212 = s171 - s173;
-        store<LANES>(at[77] + k, s212);
-        const V s213 = s171 + s173;
-        store<LANES>(at[95] + k, s213);
-        const V s214 = s181 + s183;
-        store<LANES>(at[78] + k, s214);
-        const V s215 = s181 - s183;
-        store<LANES>(at[96] + k, s215);
-        const V s216 = s187 + s189;
-        store<LANES>(at[79] + k, s216);
-        const V s217 = s187 - s189;
-        store<LANES>(at[97] + k, s217);
-        const V s218 = -(s193 + s195);
-        store<LANES>(at[80] + k, s218);
-        const V s219 = s195 - s193;
-        store<LANES>(at[98] + k, s219);
-        const V s220 = s199 + s201;
-        store<LANES>(at[81] + k, s220);
-        const V s221 = s199 - s201;
-        store<LANES>(at[99] + k, s221);
-    }
+    static constexpr int INPUTS = 48, OUTPUTS = 52;
+    static constexpr int16_t NUMBERS[] = {
+        159, 222, 100, 2, 0, 1, 2, 1, 101, 2, 0, 1, 2, -1, 102, 2, 12, 1, 14, 1, 103, 2, 12, 1, 14, -1, 104, 2, 100,
+        1, 102, 1, 105, 2, 100, 1, 102, -1, 102, 2, 24, 1, 26, 1, 100, 2, 24, 1, 26, -1, 106, 2, 36, 1, 38, 1, 107, 2, 36, 1,
+        38, -1, 108, 2, 102, 1, 106, 1, 109, 2, 102, 1, 106, -1, 106, 2, 104, 1, 108, 1, 102, 2, 104, 1, 108, -1, 108, 2, 1,
+        1, 3, 1, 104, 2, 1, 1, 3, -1, 110, 2, 13, 1, 15, 1, 111, 2, 13, 1, 15, -1, 112, 2, 108, 1, 110, 1, 113, 2, 108, 1,
+        110, -1, 108, 2, 25, 1, 27, 1, 110, 2, 25, 1, 27, -1, 114, 2, 37, 1, 39, 1, 115, 2, 37, 1, 39, -1, 116, 2, 108, 1,
+        114, 1, 117, 2, 108, 1, 114, -1, 114, 2, 112, 1, 116, 1, 108, 2, 112, 1, 116, -1, 116, 2, 106, 1, 114, 1, 112, 2, 106,
+        1, 114, -1, 118, 2, 4, 1, 6, 1, 119, 2, 4, 1, 6, -1, 120, 2, 16, 1, 18, 1, 121, 2, 16, 1, 18, -1, 122, 2, 118, 1, 120,
+        1, 123, 2, 118, 1, 120, -1, 118, 2, 28, 1, 30, 1, 120, 2, 28, 1, 30, -1, 124, 2, 40, 1, 42, 1, 125, 2, 40, 1, 42, -1,
+        126, 2, 118, 1, 124, 1, 127, 2, 118, 1, 124, -1, 124, 2, 122, 1, 126, 1, 118, 2, 122, 1, 126, -1, 126, 2, 5, 1, 7, 1,
+        122, 2, 5, 1, 7, -1, 128, 2, 17, 1, 19, 1, 129, 2, 17, 1, 19, -1, 130, 2, 126, 1, 128, 1, 131, 2, 126, 1, 128, -1,
+        128, 2, 29, 1, 31, 1, 126, 2, 29, 1, 31, -1, 132, 2, 41, 1, 43, 1, 133, 2, 41, 1, 43, -1, 134, 2, 128, 1, 132, 1, 135,
+        2, 128, 1, 132, -1, 132, 2, 130, 1, 134, 1, 128, 2, 130, 1, 134, -1, 134, 2, 124, 1, 132, 1, 130, 2, 124, 1, 132, -1,
+        136, 2, 124, -1, 132, 1, 137, 2, 8, 1, 10, 1, 138, 2, 8, 1, 10, -1, 139, 2, 20, 1, 22, 1, 140, 2, 20, 1, 22, -1, 141,
+        2, 137, 1, 139, 1, 142, 2, 137, 1, 139, -1, 139, 2, 32, 1, 34, 1, 137, 2, 32, 1, 34, -1, 143, 2, 44, 1, 46, 1, 144, 2,
+        44, 1, 46, -1, 145, 2, 139, 1, 143, 1, 146, 2, 139, 1, 143, -1, 143, 2, 141, 1, 145, 1, 139, 2, 141, 1, 145, -1, 145,
+        2, 9, 1, 11, 1, 141, 2, 9, 1, 11, -1, 147, 2, 21, 1, 23, 1, 148, 2, 21, 1, 23, -1, 149, 2, 145, 1, 147, 1, 150, 2,
+        145, 1, 147, -1, 147, 2, 33, 1, 35, 1, 145, 2, 33, 1, 35, -1, 151, 2, 45, 1, 47, 1, 152, 2, 45, 1, 47, -1, 153, 2,
+        147, 1, 151, 1, 154, 2, 147, 1, 151, -1, 151, 2, 149, 1, 153, 1, 147, 2, 149, 1, 153, -1, 149, 2, 143, 1, 151, 1, 153,
+        2, 143, 1, 151, -1, 48, 3, 116, 1, 134, 1, 149, 1, 116, 2, 102, 1, 108, 1, 134, 2, 102, 1, 108, -1, 149, 2, 118, 1,
+        128, 1, 155, 2, 118, 1, 128, -1, 156, 2, 118, -1, 128, 1, 157, 2, 139, 1, 147, 1, 158, 2, 139, 1, 147, -1, 49, 3, 116,
+        1, 149, 1, 157, 1, 50, 3, 112, 1, 130, -1, 153, 1, 51, 3, 134, 1, 155, -1, 158, 1, 155, 2, 124, -1, 143, 1, 130, 2,
+        132, 1, 151, -1, 157, 2, 106, 1, 151, -1, 151, 2, 114, -1, 143, 1, 143, 2, 114, -1, 132, 1, 114, 2, 106, 1, 124, -1,
+        52, 2, 112, 1, 130, -1, 55, 2, 155, 1, 130, -1, 53, 2, 136, 1, 151, -1, 56, 2, 157, 1, 151, -1, 54, 2, 153, 1, 114,
+        -1, 57, 2, 143, 1, 114, -1, 114, 2, 118, -1, 139, 1, 143, 2, 128, 1, 147, -1, 153, 2, 102, 1, 147, -1, 147, 2, 108,
+        -1, 139, 1, 139, 2, 108, -1, 128, 1, 108, 2, 102, 1, 118, -1, 58, 2, 134, 1, 143, -1, 61, 2, 114, 1, 143, -1, 59, 2,
+        156, 1, 147, -1, 62, 2, 153, 1, 147, -1, 60, 2, 158, 1, 108, -1, 63, 2, 139, 1, 108, -1, 108, 2, 105, 1, 109, -1, 139,
+        2, 105, 1, 109, 1, 109, 2, 113, 1, 117, -1, 105, 2, 113, 1, 117, 1, 64, 2, 108, 1, 109, 1, 82, 2, 108, 1, 109, -1,
+        109, 2, 119, 1, 121, 1, 108, 2, 119, 1, 121, -1, 121, 2, 120, 1, 125, 1, 119, 2, 120, 1, 125, -1, 125, 2, 109, 1, 121,
+        -1, 120, 2, 109, 1, 121, 1, 121, 2, 138, 1, 140, 1, 109, 2, 138, 1, 140, -1, 140, 2, 137, 1, 144, 1, 138, 2, 137, 1,
+        144, -1, 144, 2, 121, 1, 140, -1, 137, 2, 121, 1, 140, 1, 67, 2, 125, 1, 144, 1, 85, 2, 125, 1, 144, -1, 125, 2, 122,
+        1, 129, 1, 144, 2, 122, 1, 129, -1, 129, 2, 126, 1, 133, 1, 122, 2, 126, 1, 133, -1, 133, 2, 125, 1, 129, -1, 126, 2,
+        125, 1, 129, 1, 129, 2, 141, 1, 148, 1, 125, 2, 141, 1, 148, -1, 141, 2, 145, 1, 152, 1, 148, 2, 145, 1, 152, -1, 152,
+        2, 129, 1, 141, -1, 145, 2, 129, 1, 141, 1, 70, 2, 133, 1, 152, 1, 88, 2, 133, 1, 152, -1, 133, 2, 123, 1, 127, 1,
+        152, 2, 123, 1, 127, -1, 123, 2, 131, 1, 135, 1, 127, 2, 131, 1, 135, -1, 65, 2, 133, -1, 123, -1, 83, 2, 133, -1,
+        123, 1, 123, 2, 101, 1, 103, -1, 133, 2, 101, 1, 103, 1, 103, 2, 100, 1, 107, -1, 101, 2, 100, 1, 107, 1, 107, 2, 123,
+        1, 103, 1, 100, 2, 123, 1, 103, -1, 103, 2, 125, 1, 148, 1, 123, 2, 125, 1, 148, -1, 68, 2, 107, 1, 103, -1, 86, 2,
+        107, 1, 103, 1, 103, 2, 104, 1, 111, -1, 107, 2, 104, 1, 111, 1, 111, 2, 110, 1, 115, -1, 104, 2, 110, 1, 115, 1, 115,
+        2, 103, 1, 111, 1, 110, 2, 103, 1, 111, -1, 111, 2, 109, 1, 138, 1, 103, 2, 109, 1, 138, -1, 71, 2, 115, 1, 111, 1,
+        89, 2, 115, 1, 111, -1, 115, 2, 142, 1, 146, 1, 111, 2, 142, 1, 146, -1, 146, 2, 150, 1, 154, 1, 142, 2, 150, 1, 154,
+        -1, 66, 2, 115, 1, 146, 1, 84, 2, 115, 1, 146, -1, 115, 2, 107, 1, 104, 1, 146, 2, 107, 1, 104, -1, 104, 2, 144, 1,
+        122, 1, 107, 2, 144, 1, 122, -1, 69, 2, 115, -1, 104, -1, 87, 2, 115, -1, 104, 1, 115, 2, 133, 1, 101, 1, 104, 2, 133,
+        1, 101, -1, 101, 2, 108, 1, 119, 1, 133, 2, 108, 1, 119, -1, 72, 2, 115, 1, 101, 1, 90, 2, 115, 1, 101, -1, 73, 2,
+        139, 1, 105, 1, 91, 2, 139, 1, 105, -1, 76, 2, 120, 1, 137, 1, 94, 2, 120, 1, 137, -1, 79, 2, 126, 1, 145, 1, 97, 2,
+        126, 1, 145, -1, 74, 2, 152, -1, 127, -1, 92, 2, 152, -1, 127, 1, 77, 2, 100, 1, 123, -1, 95, 2, 100, 1, 123, 1, 80,
+        2, 110, 1, 103, 1, 98, 2, 110, 1, 103, -1, 75, 2, 111, 1, 142, 1, 93, 2, 111, 1, 142, -1, 78, 2, 146, -1, 107, -1, 96,
+        2, 146, -1, 107, 1, 81, 2, 104, 1, 133, 1, 99, 2, 104, 1, 133, -1};
 };
 
 struct SynthesisOctaFull {
-    static constexpr int16_t NUMBERS[] = {269, 397, 100, 1, 1, -1, 101, 1, 2, -1, 102, 1, 3, -1, 103, 2, 4, -1, 5, -1, 104, 2, 6, -1, 7, -1, 105, 2, 8, -1, 9, -1, 106, 3, 4, 1, 7, 1, 105, 1, 107, 3, 4, -1, 9, -1, 104, -1, 108, 3, 5, -1, 6, -1, 105, -1, 105, 3, 6, 1, 9, 1, 103, 1, 109, 3, 5, 1, 8, 1, 104, 1, 104, 3, 7, -1, 8, -1, 103, -1, 103, 2, 10, -1, 11, -1, 110, 2, 12, -1, 13, -1, 111, 2, 14, -1, 15, -1, 112, 3, 10, 1, 13, 1, 111, 1, 113, 3, 10, -1, 13, -1, 111, -1, 114, 3, 10, -1, 15, -1, 110, -1, 115, 3, 10, 1, 15, 1, 110, 1, 116, 3, 11, -1, 12, -1, 111, -1, 117, 3, 11, 1, 12, 1, 111, 1, 111, 3, 12, 1, 15, 1, 103, 1, 118, 3, 12, -1, 15, -1, 103, -1, 119, 3, 11, 1, 14, 1, 110, 1, 120, 3, 11, -1, 14, -1, 110, -1, 110, 3, 13, -1, 14, -1, 103, -1, 121, 3, 13, 1, 14, 1, 103, 1, 103, 3, 16, 1, 20, 1, 24, 1, 122, 3, 16, 1, 20, -1, 24, -1, 123, 3, 16, -1, 20, -1, 24, 1, 124, 3, 16, -1, 20, 1, 24, -1, 125, 3, 16, -1, 20, 1, 24, 1, 126, 3, 16, -1, 20, -1, 24, -1, 127, 3, 16, 1, 20, -1, 24, 1, 128, 3, 16, 1, 20, 1, 24, -1, 129, 3, 16, 1, 21, 1, 23, -1, 130, 3, 16, 1, 21, -1, 23, 1, 131, 3, 16, -1, 21, -1, 23, -1, 132, 3, 16, -1, 21, 1, 23, 1, 133, 3, 16, -1, 21, 1, 23, -1, 134, 3, 16, -1, 21, -1, 23, 1, 135, 3, 16, 1, 21, -1, 23, -1, 136, 3, 16, 1, 21, 1, 23, 1, 137, 3, 17, 1, 19, -1, 24, 1, 138, 3, 17, -1, 19, -1, 24, -1, 139, 3, 17, 1, 19, 1, 24, -1, 140, 3, 17, -1, 19, 1, 24, 1, 141, 3, 17, -1, 19, -1, 24, 1, 142, 3, 17, 1, 19, -1, 24, -1, 143, 3, 17, -1, 19, 1, 24, -1, 144, 3, 17, 1, 19, 1, 24, 1, 145, 3, 18, 1, 19, -1, 23, -1, 146, 3, 18, -1, 19, -1, 23, 1, 147, 3, 18, 1, 19, 1, 23, 1, 148, 3, 18, -1, 19, 1, 23, -1, 149, 3, 18, -1, 19, -1, 23, -1, 150, 3, 18, 1, 19, -1, 23, 1, 151, 3, 18, -1, 19, 1, 23, 1, 152, 3, 18, 1, 19, 1, 23, -1, 153, 3, 17, 1, 21, 1, 22, 1, 154, 3, 17, -1, 21, -1, 22, 1, 155, 3, 17, 1, 21, -1, 22, -1, 156, 3, 17, -1, 21, 1, 22, -1, 157, 3, 17, -1, 21, 1, 22, 1, 158, 3, 17, 1, 21, -1, 22, 1, 159, 3, 17, -1, 21, -1, 22, -1, 160, 3, 17, 1, 21, 1, 22, -1, 161, 3, 18, 1, 20, -1, 22, 1, 162, 3, 18, -1, 20, 1, 22, 1, 163, 3, 18, 1, 20, 1, 22, -1, 164, 3, 18, -1, 20, -1, 22, -1, 165, 3, 18, -1, 20, -1, 22, 1, 166, 3, 18, 1, 20, 1, 22, 1, 167, 3, 18, -1, 20, 1, 22, -1, 168, 3, 18, 1, 20, -1, 22, -1, 169, 3, 25, 1, 29, 1, 33, 1, 170, 3, 25, 1, 29, -1, 33, -1, 171, 3, 25, -1, 29, -1, 33, 1, 172, 3, 25, -1, 29, 1, 33, -1, 173, 3, 25, 1, 30, 1, 32, -1, 174, 3, 25, 1, 30, -1, 32, 1, 175, 3, 25, -1, 30, -1, 32, -1, 176, 3, 25, -1, 30, 1, 32, 1, 177, 3, 26, 1, 28, -1, 33, 1, 178, 3, 26, -1, 28, -1, 33, -1, 179, 3, 26, 1, 28, 1, 33, -1, 180, 3, 26, -1, 28, 1, 33, 1, 181, 3, 27, 1, 28, -1, 32, -1, 182, 3, 27, -1, 28, -1, 32, 1, 183, 3, 27, 1, 28, 1, 32, 1, 184, 3, 27, -1, 28, 1, 32, -1, 185, 3, 26, 1, 30, 1, 31, 1, 186, 3, 26, -1, 30, -1, 31, 1, 187, 3, 26, 1, 30, -1, 31, -1, 188, 3, 26, -1, 30, 1, 31, -1, 189, 3, 27, 1, 29, -1, 31, 1, 190, 3, 27, -1, 29, 1, 31, 1, 191, 3, 27, 1, 29, 1, 31, -1, 192, 3, 27, -1, 29, -1, 31, -1, 193, 3, 34, 1, 38, 1, 42, 1, 194, 3, 34, 1, 38, -1, 42, -1, 195, 3, 34, -1, 38, -1, 42, 1, 196, 3, 34, -1, 38, 1, 42, -1, 197, 3, 34, -1, 38, 1, 42, 1, 198, 3, 34, -1, 38, -1, 42, -1, 199, 3, 34, 1, 38, -1, 42, 1, 200, 3, 34, 1, 38, 1, 42, -1, 201, 3, 34, -1, 39, 1, 41, -1, 202, 3, 34, -1, 39, -1, 41, 1, 203, 3, 34, 1, 39, -1, 41, -1, 204, 3, 34, 1, 39, 1, 41, 1, 205, 3, 34, 1, 39, 1, 41, -1, 206, 3, 34, 1, 39, -1, 41, 1, 207, 3, 34, -1, 39, -1, 41, -1, 208, 3, 34, -1, 39, 1, 41, 1, 209, 3, 35, 1, 37, -1, 42, -1, 210, 3, 35, -1, 37, -1, 42, 1, 211, 3, 35, 1, 37, 1, 42, 1, 212, 3, 35, -1, 37, 1, 42, -1, 213, 3, 35, -1, 37, -1, 42, -1, 214, 3, 35, 1, 37, -1, 42, 1, 215, 3, 35, -1, 37, 1, 42, 1, 216, 3, 35, 1, 37, 1, 42, -1, 217, 3, 36, 1, 37, 1, 41, 1, 218, 3, 36, -1, 37, 1, 41, -1, 219, 3, 36, 1, 37, -1, 41, -1, 220, 3, 36, -1, 37, -1, 41, 1, 221, 3, 36, -1, 37, 1, 41, 1, 222, 3, 36, 1, 37, 1, 41, -1, 223, 3, 36, -1, 37, -1, 41, -1, 224, 3, 36, 1, 37, -1, 41, 1, 225, 3, 35, -1, 39, -1, 40, 1, 226, 3, 35, 1, 39, 1, 40, 1, 227, 3, 35, -1, 39, 1, 40, -1, 228, 3, 35, 1, 39, -1, 40, -1, 229, 3, 35, 1, 39, -1, 40, 1, 230, 3, 35, -1, 39, 1, 40, 1, 231, 3, 35, 1, 39, 1, 40, -1, 232, 3, 35, -1, 39, -1, 40, -1, 233, 3, 36, -1, 38, 1, 40, -1, 234, 3, 36, 1, 38, -1, 40, -1, 235, 3, 36, -1, 38, -1, 40, 1, 236, 3, 36, 1, 38, 1, 40, 1, 237, 3, 36, 1, 38, 1, 40, -1, 238, 3, 36, -1, 38, -1, 40, -1, 239, 3, 36, 1, 38, -1, 40, 1, 240, 3, 36, -1, 38, 1, 40, 1, 241, 3, 43, 1, 47, 1, 51, 1, 242, 3, 43, 1, 47, -1, 51, -1, 243, 3, 43, -1, 47, -1, 51, 1, 244, 3, 43, -1, 47, 1, 51, -1, 245, 3, 43, -1, 48, 1, 50, -1, 246, 3, 43, -1, 48, -1, 50, 1, 247, 3, 43, 1, 48, -1, 50, -1, 248, 3, 43, 1, 48, 1, 50, 1, 249, 3, 44, 1, 46, -1, 51, -1, 250, 3, 44, -1, 46, -1, 51, 1, 251, 3, 44, 1, 46, 1, 51, 1, 252, 3, 44, -1, 46, 1, 51, -1, 253, 3, 45, 1, 46, 1, 50, 1, 254, 3, 45, -1, 46, 1, 50, -1, 255, 3, 45, 1, 46, -1, 50, -1, 256, 3, 45, -1, 46, -1, 50, 1, 257, 3, 44, -1, 48, -1, 49, 1, 258, 3, 44, 1, 48, 1, 49, 1, 259, 3, 44, -1, 48, 1, 49, -1, 260, 3, 44, 1, 48, -1, 49, -1, 261, 3, 45, -1, 47, 1, 49, -1, 262, 3, 45, 1, 47, -1, 49, -1, 263, 3, 45, -1, 47, -1, 49, 1, 264, 3, 45, 1, 47, 1, 49, 1, 265, 2, 0, 1, 1, 1, 266, 2, 2, 1, 265, 1, 267, 2, 3, 1, 266, 1, 266, 2, 106, 1, 267, 1, 268, 2, 112, 1, 266, 1, 112, 2, 103, 1, 268, 1, 103, 2, 169, 1, 112, 1, 112, 2, 193, 1, 103, 1, 52, 2, 241, 1, 112, 1, 112, 2, 101, 1, 265, 1, 265, 2, 102, 1, 112, 1, 112, 2, 107, 1, 265, 1, 193, 2, 114, 1, 112, 1, 114, 2, 129, 1, 193, 1, 129, 2, 173, 1, 114, 1, 114, 2, 201, 1, 129, 1, 53, 2, 245, 1, 114, 1, 114, 2, 122, 1, 268, 1, 122, 2, 170, 1, 114, 1, 114, 2, 194, 1, 122, 1, 54, 2, 242, 1, 114, 1, 114, 2, 130, 1, 193, 1, 130, 2, 174, 1, 114, 1, 114, 2, 202, 1, 130, 1, 55, 2, 246, 1, 114, 1, 114, 2, 108, 1, 265, 1, 130, 2, 116, 1, 114, 1, 116, 2, 137, 1, 130, 1, 137, 2, 177, 1, 116, 1, 116, 2, 209, 1, 137, 1, 56, 2, 249, 1, 116, 1, 116, 2, 105, 1, 267, 1, 137, 2, 111, 1, 116, 1, 116, 2, 145, 1, 137, 1, 145, 2, 181, 1, 116, 1, 116, 2, 217, 1, 145, 1, 57, 2, 253, 1, 116, 1, 116, 2, 138, 1, 130, 1, 138, 2, 178, 1, 116, 1, 116, 2, 210, 1, 138, 1, 58, 2, 250, 1, 116, 1, 116, 2, 146, 1, 137, 1, 146, 2, 182, 1, 116, 1, 116, 2, 218, 1, 146, 1, 59, 2, 254, 1, 116, 1, 116, 2, 109, 1, 267, 1, 267, 2, 119, 1, 116, 1, 119, 2, 153, 1, 267, 1, 153, 2, 185, 1, 119, 1, 119, 2, 225, 1, 153, 1, 60, 2, 257, 1, 119, 1, 119, 2, 104, 1, 265, 1, 265, 2, 110, 1, 119, 1, 119, 2, 161, 1, 265, 1, 161, 2, 189, 1, 119, 1, 119, 2, 233, 1, 161, 1, 61, 2, 261, 1, 119, 1, 119, 2, 154, 1, 267, 1, 154, 2, 186, 1, 119, 1, 119, 2, 226, 1, 154, 1, 62, 2, 258, 1, 119, 1, 119, 2, 162, 1, 265, 1, 162, 2, 190, 1, 119, 1, 119, 2, 234, 1, 162, 1, 63, 2, 262, 1, 119, 1, 119, 2, 123, 1, 268, 1, 123, 2, 171, 1, 119, 1, 119, 2, 195, 1, 123, 1, 64, 2, 243, 1, 119, 1, 119, 2, 131, 1, 193, 1, 131, 2, 175, 1, 119, 1, 119, 2, 203, 1, 131, 1, 65, 2, 247, 1, 119, 1, 119, 2, 124, 1, 268, 1, 124, 2, 172, 1, 119, 1, 119, 2, 196, 1, 124, 1, 66, 2, 244, 1, 119, 1, 119, 2, 132, 1, 193, 1, 132, 2, 176, 1, 119, 1, 119, 2, 204, 1, 132, 1, 67, 2, 248, 1, 119, 1, 119, 2, 139, 1, 130, 1, 139, 2, 179, 1, 119, 1, 119, 2, 211, 1, 139, 1, 68, 2, 251, 1, 119, 1, 119, 2, 147, 1, 137, 1, 147, 2, 183, 1, 119, 1, 119, 2, 219, 1, 147, 1, 69, 2, 255, 1, 119, 1, 119, 2, 140, 1, 130, 1, 130, 2, 180, 1, 119, 1, 119, 2, 212, 1, 130, 1, 70, 2, 252, 1, 119, 1, 119, 2, 148, 1, 137, 1, 137, 2, 184, 1, 119, 1, 119, 2, 220, 1, 137, 1, 71, 2, 256, 1, 119, 1, 119, 2, 155, 1, 267, 1, 155, 2, 187, 1, 119, 1, 119, 2, 227, 1, 155, 1, 72, 2, 259, 1, 119, 1, 119, 2, 163, 1, 265, 1, 163, 2, 191, 1, 119, 1, 119, 2, 235, 1, 163, 1, 73, 2, 263, 1, 119, 1, 119, 2, 156, 1, 267, 1, 156, 2, 188, 1, 119, 1, 119, 2, 228, 1, 156, 1, 74, 2, 260, 1, 119, 1, 119, 2, 164, 1, 265, 1, 164, 2, 192, 1, 119, 1, 119, 2, 236, 1, 164, 1, 75, 2, 264, 1, 119, 1, 119, 2, 0, 1, 100, 1, 100, 2, 2, 1, 119, 1, 236, 2, 102, 1, 100, 1, 102, 2, 106, 1, 236, 1, 106, 2, 113, 1, 102, 1, 102, 2, 125, 1, 106, 1, 125, 2, 170, 1, 102, 1, 102, 2, 197, 1, 125, 1, 76, 2, 242, 1, 102, 1, 102, 2, 101, 1, 119, 1, 101, 2, 3, 1, 102, 1, 102, 2, 107, 1, 101, 1, 107, 2, 115, 1, 102, 1, 102, 2, 133, 1, 107, 1, 133, 2, 174, 1, 102, 1, 102, 2, 205, 1, 133, 1, 77, 2, 246, 1, 102, 1, 102, 2, 126, 1, 106, 1, 126, 2, 169, 1, 102, 1, 169, 2, 198, 1, 126, 1, 78, 2, 241, 1, 169, 1, 241, 2, 134, 1, 107, 1, 134, 2, 173, 1, 241, 1, 241, 2, 206, 1, 134, 1, 79, 2, 245, 1, 241, 1, 241, 2, 108, 1, 101, 1, 108, 2, 117, 1, 241, 1, 117, 2, 141, 1, 108, 1, 141, 2, 179, 1, 117, 1, 179, 2, 213, 1, 141, 1, 80, 2, 251, 1, 179, 1, 251, 2, 105, 1, 236, 1, 105, 2, 118, 1, 251, 1, 251, 2, 149, 1, 105, 1, 149, 2, 183, 1, 251, 1, 251, 2, 221, 1, 149, 1, 81, 2, 255, 1, 251, 1, 251, 2, 142, 1, 108, 1, 142, 2, 180, 1, 251, 1, 251, 2, 214, 1, 142, 1, 82, 2, 252, 1, 251, 1, 251, 2, 150, 1, 105, 1, 150, 2, 184, 1, 251, 1, 184, 2, 222, 1, 150, 1, 83, 2, 256, 1, 184, 1, 184, 2, 109, 1, 236, 1, 109, 2, 120, 1, 184, 1, 120, 2, 157, 1, 109, 1, 157, 2, 187, 1, 120, 1, 120, 2, 229, 1, 157, 1, 84, 2, 259, 1, 120, 1, 259, 2, 104, 1, 101, 1, 104, 2, 121, 1, 259, 1, 121, 2, 165, 1, 104, 1, 165, 2, 191, 1, 121, 1, 121, 2, 237, 1, 165, 1, 85, 2, 263, 1, 121, 1, 121, 2, 158, 1, 109, 1, 158, 2, 188, 1, 121, 1, 188, 2, 230, 1, 158, 1, 86, 2, 260, 1, 188, 1, 260, 2, 166, 1, 104, 1, 166, 2, 192, 1, 260, 1, 192, 2, 238, 1, 166, 1, 87, 2, 264, 1, 192, 1, 192, 2, 127, 1, 106, 1, 127, 2, 172, 1, 192, 1, 172, 2, 199, 1, 127, 1, 88, 2, 244, 1, 172, 1, 244, 2, 135, 1, 107, 1, 135, 2, 176, 1, 244, 1, 176, 2, 207, 1, 135, 1, 89, 2, 248, 1, 176, 1, 176, 2, 128, 1, 106, 1, 128, 2, 171, 1, 176, 1, 171, 2, 200, 1, 128, 1, 90, 2, 243, 1, 171, 1, 171, 2, 136, 1, 107, 1, 136, 2, 175, 1, 171, 1, 171, 2, 208, 1, 136, 1, 91, 2, 247, 1, 171, 1, 171, 2, 143, 1, 108, 1, 143, 2, 177, 1, 171, 1, 177, 2, 215, 1, 143, 1, 92, 2, 249, 1, 177, 1, 177, 2, 151, 1, 105, 1, 151, 2, 181, 1, 177, 1, 177, 2, 223, 1, 151, 1, 93, 2, 253, 1, 177, 1, 177, 2, 144, 1, 108, 1, 108, 2, 178, 1, 177, 1, 178, 2, 216, 1, 108, 1, 94, 2, 250, 1, 178, 1, 250, 2, 152, 1, 105, 1, 152, 2, 182, 1, 250, 1, 182, 2, 224, 1, 152, 1, 95, 2, 254, 1, 182, 1, 182, 2, 159, 1, 109, 1, 159, 2, 185, 1, 182, 1, 185, 2, 231, 1, 159, 1, 96, 2, 257, 1, 185, 1, 257, 2, 167, 1, 104, 1, 167, 2, 189, 1, 257, 1, 257, 2, 239, 1, 167, 1, 97, 2, 261, 1, 257, 1, 257, 2, 160, 1, 109, 1, 109, 2, 186, 1, 257, 1, 257, 2, 232, 1, 109, 1, 98, 2, 258, 1, 257, 1, 257, 2, 168, 1, 104, 1, 168, 2, 190, 1, 257, 1, 257, 2, 240, 1, 168, 1, 99, 2, 262, 1, 257, 1};
-    INLINE void run(float* const* at, int64_t k) {
-        const V i1 = load<LANES>(at[1] + k);
-        const V s0 = -i1;
-        const V i2 = load<LANES>(at[2] + k);
-        const V s1 = -i2;
-        const V i3 = load<LANES>(at[3] + k);
-        const V s2 = -i3;
-        const V i4 = load<LANES>(at[4] + k);
-        const V i5 = load<LANES>(at[5] + k);
-        const V s3 = -(i4 + i5);
-        const V i6 = load<LANES>(at[6] + k);
-        const V i7 = load<LANES>(at[7] + k);
-        const V s4 = -(i6 + i7);
-        const V i8 = load<LANES>(at[8] + k);
-        const V i9 = load<LANES>(at[9] + k);
-        const V s5 = -(i8 + i9);
-        const V s6 = sum3(i4, i7, s5);
-        const V s7 = sum3(-i4, -i9, -s4);
-        const V s8 = sum3(-i5, -i6, -s5);
-        const V s9 = sum3(i6, i9, s3);
-        const V s10 = sum3(i5, i8, s4);
-        const V s11 = sum3(-i7, -i8, -s3);
-        const V i10 = load<LANES>(at[10] + k);
-        const V i11 = load<LANES>(at[11] + k);
-        const V s12 = -(i10 + i11);
-        const V i12 = load<LANES>(at[12] + k);
-        const V i13 = load<LANES>(at[13] + k);
-        const V s13 = -(i12 + i13);
-        const V i14 = load<LANES>(at[14] + k);
-        const V i15 = load<LANES>(at[15] + k);
-        const V s14 = -(i14 + i15);
-        const V s15 = sum3(i10, i13, s14);
-        const V s16 = sum3(-i10, -i13, -s14);
-        const V s17 = sum3(-i10, -i15, -s13);
-        const V s18 = sum3(i10, i15, s13);
-        const V s19 = sum3(-i11, -i12, -s14);
-        const V s20 = sum3(i11, i12, s14);
-        const V s21 = sum3(i12, i15, s12);
-        const V s22 = sum3(-i12, -i15, -s12);
-        const V s23 = sum3(i11, i14, s13);
-        const V s24 = sum3(-i11, -i14, -s13);
-        const V s25 = sum3(-i13, -i14, -s12);
-        const V s26 = sum3(i13, i14, s12);
-        const V i16 = load<LANES>(at[16] + k);
-        const V i20 = load<LANES>(at[20] + k);
-        const V i24 = load<LANES>(at[24] + k);
-        const V s27 = sum3(i16, i20, i24);
-        const V s28 = sum3(i16, -i20, -i24);
-        const V s29 = sum3(-i16, -i20, i24);
-        const V s30 = sum3(-i16, i20, -i24);
-        const V s31 = sum3(-i16, i20, i24);
-        const V s32 = sum3(-i16, -i20, -i24);
-        const V s33 = sum3(i16, -i20, i24);
-        const V s34 = sum3(i16, i20, -i24);
-        const V i21 = load<LANES>(at[21] + k);
-        const V i23 = load<LANES>(at[23] + k);
-        const V s35 = sum3(i16, i21, -i23);
-        const V s36 = sum3(i16, -i21, i23);
-        const V s37 = sum3(-i16, -i21, -i23);
-        const V s38 = sum3(-i16, i21, i23);
-        const V s39 = sum3(-i16, i21, -i23);
-        const V s40 = sum3(-i16, -i21, i23);
-        const V s41 = sum3(i16, -i21, -i23);
-        const V s42 = sum3(i16, i21, i23);
-        const V i17 = load<LANES>(at[17] + k);
-        const V i19 = load<LANES>(at[19] + k);
-        const V s43 = sum3(i17, -i19, i24);
-        const V s44 = sum3(-i17, -i19, -i24);
-        const V s45 = sum3(i17, i19, -i24);
-        const V s46 = sum3(-i17, i19, i24);
-        const V s47 = sum3(-i17, -i19, i24);
-        const V s48 = sum3(i17, -i19, -i24);
-        const V s49 = sum3(-i17, i19, -i24);
-        const V s50 = sum3(i17, i19, i24);
-        const V i18 = load<LANES>(at[18] + k);
-        const V s51 = sum3(i18, -i19, -i23);
-        const V s52 = sum3(-i18, -i19, i23);
-        const V s53 = sum3(i18, i19, i23);
-        const V s54 = sum3(-i18, i19, -i23);
-        const V s55 = sum3(-i18, -i19, -i23);
-        const V s56 = sum3(i18, -i19, i23);
-        const V s57 = sum3(-i18, i19, i23);
-        const V s58 = sum3(i18, i19, -i23);
-        const V i22 = load<LANES>(at[22] + k);
-        const V s59 = sum3(i17, i21, i22);
-        const V s60 = sum3(-i17, -i21, i22);
-        const V s61 = sum3(i17, -i21, -i22);
-        const V s62 = sum3(-i17, i21, -i22);
-        const V s63 = sum3(-i17, i21, i22);
-        const V s64 = sum3(i17, -i21, i22);
-        const V s65 = sum3(-i17, -i21, -i22);
-        const V s66 = sum3(i17, i21, -i22);
-        const V s67 = sum3(i18, -i20, i22);
-        const V s68 = sum3(-i18, i20, i22);
-        const V s69 = sum3(i18, i20, -i22);
-        const V s70 = sum3(-i18, -i20, -i22);
-        const V s71 = sum3(-i18, -i20, i22);
-        const V s72 = sum3(i18, i20, i22);
-        const V s73 = sum3(-i18, i20, -i22);
-        const V s74 = sum3(i18, -i20, -i22);
-        const V i25 = load<LANES>(at[25] + k);
-        const V i29 = load<LANES>(at[29] + k);
-        const V i33 = load<LANES>(at[33] + k);
-        const V s75 = sum3(i25, i29, i33);
-        const V s76 = sum3(i25, -i29, -i33);
-        const V s77 = sum3(-i25, -i29, i33);
-        const V s78 = sum3(-i25, i29, -i33);
-        const V i30 = load<LANES>(at[30] + k);
-        const V i32 = load<LANES>(at[32] + k);
-        const V s79 = sum3(i25, i30, -i32);
-        const V s80 = sum3(i25, -i30, i32);
-        const V s81 = sum3(-i25, -i30, -i32);
-        const V s82 = sum3(-i25, i30, i32);
-        const V i26 = load<LANES>(at[26] + k);
-        const V i28 = load<LANES>(at[28] + k);
-        const V s83 = sum3(i26, -i28, i33);
-        const V s84 = sum3(-i26, -i28, -i33);
-        const V s85 = sum3(i26, i28, -i33);
-        const V s86 = sum3(-i26, i28, i33);
-        const V i27 = load<LANES>(at[27] + k);
-        const V s87 = sum3(i27, -i28, -i32);
-        const V s88 = sum3(-i27, -i28, i32);
-        const V s89 = sum3(i27, i28, i32);
-        const V s90 = sum3(-i27, i28, -i32);
-        const V i31 = load<LANES>(at[31] + k);
-        const V s91 = sum3(i26, i30, i31);
-        const V s92 = sum3(-i26, -i30, i31);
-        const V s93 = sum3(i26, -i30, -i31);
-        const V s94 = sum3(-i26, i30, -i31);
-        const V s95 = sum3(i27, -i29, i31);
-        const V s96 = sum3(-i27, i29, i31);
-        const V s97 = sum3(i27, i29, -i31);
-        const V s98 = sum3(-i27, -i29, -i31);
-        const V i34 = load<LANES>(at[34] + k);
-        const V i38 = load<LANES>(at[38] + k);
-        const V i42 = load<LANES>(at[42] + k);
-        const V s99 = sum3(i34, i38, i42);
-        const V s100 = sum3(i34, -i38, -i42);
-        const V s101 = sum3(-i34, -i38, i42);
-        const V s102 = sum3(-i34, i38, -i42);
-        const V s103 = sum3(-i34, i38, i42);
-        const V s104 = sum3(-i34, -i38, -i42);
-        const V s105 = sum3(i34, -i38, i42);
-        const V s106 = sum3(i34, i38, -i42);
-        const V i39 = load<LANES>(at[39] + k);
-        const V i41 = load<LANES>(at[41] + k);
-        const V s107 = sum3(-i34, i39, -i41);
-        const V s108 = sum3(-i34, -i39, i41);
-        const V s109 = sum3(i34, -i39, -i41);
-        const V s110 = sum3(i34, i39, i41);
-        const V s111 = sum3(i34, i39, -i41);
-        const V s112 = sum3(i34, -i39, i41);
-        const V s113 = sum3(-i34, -i39, -i41);
-        const V s114 = sum3(-i34, i39, i41);
-        const V i35 = load<LANES>(at[35] + k);
-        const V i37 = load<LANES>(at[37] + k);
-        const V s115 = sum3(i35, -i37, -i42);
-        const V s116 = sum3(-i35, -i37, i42);
-        const V s117 = sum3(i35, i37, i42);
-        const V s118 = sum3(-i35, i37, -i42);
-        const V s119 = sum3(-i35, -i37, -i42);
-        const V s120 = sum3(i35, -i37, i42);
-        const V s121 = sum3(-i35, i37, i42);
-        const V s122 = sum3(i35, i37, -i42);
-        const V i36 = load<LANES>(at[36] + k);
-        const V s123 = sum3(i36, i37, i41);
-        const V s124 = sum3(-i36, i37, -i41);
-        const V s125 = sum3(i36, -i37, -i41);
-        const V s126 = sum3(-i36, -i37, i41);
-        const V s127 = sum3(-i36, i37, i41);
-        const V s128 = sum3(i36, i37, -i41);
-        const V s129 = sum3(-i36, -i37, -i41);
-        const V s130 = sum3(i36, -i37, i41);
-        const V i40 = load<LANES>(at[40] + k);
-        const V s131 = sum3(-i35, -i39, i40);
-        const V s132 = sum3(i35, i39, i40);
-        const V s133 = sum3(-i35, i39, -i40);
-        const V s134 = sum3(i35, -i39, -i40);
-        const V s135 = sum3(i35, -i39, i40);
-        const V s136 = sum3(-i35, i39, i40);
-        const V s137 = sum3(i35, i39, -i40);
-        const V s138 = sum3(-i35, -i39, -i40);
-        const V s139 = sum3(-i36, i38, -i40);
-        const V s140 = sum3(i36, -i38, -i40);
-        const V s141 = sum3(-i36, -i38, i40);
-        const V s142 = sum3(i36, i38, i40);
-        const V s143 = sum3(i36, i38, -i40);
-        const V s144 = sum3(-i36, -i38, -i40);
-        const V s145 = sum3(i36, -i38, i40);
-        const V s146 = sum3(-i36, i38, i40);
-        const V i43 = load<LANES>(at[43] + k);
-        const V i47 = load<LANES>(at[47] + k);
-        const V i51 = load<LANES>(at[51] + k);
-        const V s147 = sum3(i43, i47, i51);
-        const V s148 = sum3(i43, -i47, -i51);
-        const V s149 = sum3(-i43, -i47, i51);
-        const V s150 = sum3(-i43, i47, -i51);
-        const V i48 = load<LANES>(at[48] + k);
-        const V i50 = load<LANES>(at[50] + k);
-        const V s151 = sum3(-i43, i48, -i50);
-        const V s152 = sum3(-i43, -i48, i50);
-        const V s153 = sum3(i43, -i48, -i50);
-        const V s154 = sum3(i43, i48, i50);
-        const V i44 = load<LANES>(at[44] + k);
-        const V i46 = load<LANES>(at[46] + k);
-        const V s155 = sum3(i44, -i46, -i51);
-        const V s156 = sum3(-i44, -i46, i51);
-        const V s157 = sum3(i44, i46, i51);
-        const V s158 = sum3(-i44, i46, -i51);
-        const V i45 = load<LANES>(at[45] + k);
-        const V s159 = sum3(i45, i46, i50);
-        const V s160 = sum3(-i45, i46, -i50);
-        const V s161 = sum3(i45, -i46, -i50);
-        const V s162 = sum3(-i45, -i46, i50);
-        const V i49 = load<LANES>(at[49] + k);
-        const V s163 = sum3(-i44, -i48, i49);
-        const V s164 = sum3(i44, i48, i49);
-        const V s165 = sum3(-i44, i48, -i49);
-        const V s166 = sum3(i44, -i48, -i49);
-        const V s167 = sum3(-i45, i47, -i49);
-        const V s168 = sum3(i45, -i47, -i49);
-        const V s169 = sum3(-i45, -i47, i49);
-        const V s170 = sum3(i45, i47, i49);
-        const V i0 = load<LANES>(at[0] + k);
-        const V s171 = i0 + i1;
-        const V s172 = i2 + s171;
-        const V s173 = i3 + s172;
-        const V s174 = s6 + s173;
-        const V s175 = s15 + s174;
-        const V s176 = s27 + s175;
-        const V s177 = s75 + s176;
-        const V s178 = s99 + s177;
-        const V s179 = s147 + s178;
-        store<LANES>(at[52] + k, s179);
-        const V s180 = s1 + s171;
-        const V s181 = s2 + s180;
-        const V s182 = s7 + s181;
-        const V s183 = s17 + s182;
-        const V s184 = s35 + s183;
-        const V s185 = s79 + s184;
-        const V s186 = s107 + s185;
-        const V s187 = s151 + s186;
-        store<LANES>(at[53] + k, s187);
-        const V s188 = s28 + s175;
-        const V s189 = s76 + s188;
-        const V s190 = s100 + s189;
-        const V s191 = s148 + s190;
-        store<LANES>(at[54] + k, s191);
-        const V s192 = s36 + s183;
-        const V s193 = s80 + s192;
-        const V s194 = s108 + s193;
-        const V s195 = s152 + s194;
-        store<LANES>(at[55] + k, s195);
-        const V s196 = s8 + s181;
-        const V s197 = s19 + s196;
-        const V s198 = s43 + s197;
-        const V s199 = s83 + s198;
-        const V s200 = s115 + s199;
-        const V s201 = s155 + s200;
-        store<LANES>(at[56] + k, s201);
-        const V s202 = s9 + s173;
-        const V s203 = s21 + s202;
-        const V s204 = s51 + s203;
-        const V s205 = s87 + s204;
-        const V s206 = s123 + s205;
-        const V s207 = s159 + s206;
-        store<LANES>(at[57] + k, s207);
-        const V s208 = s44 + s197;
-        const V s209 = s84 + s208;
-        const V s210 = s116 + s209;
-        const V s211 = s156 + s210;
-        store<LANES>(at[58] + k, s211);
-        const V s212 = s52 + s203;
-        const V s213 = s88 + s212;
-        const V s214 = s124 + s213;
-        const V s215 = s160 + s214;
-        store<LANES>(at[59] + k, s215);
-        const V s216 = s10 + s173;
-        const V s217 = s23 + s216;
-        const V s218 = s59 + s217;
-        const V s219 = s91 + s218;
-        const V s220 = s131 + s219;
-        const V s221 = s163 + s220;
-        store<LANES>(at[60] + k, s221);
-        const V s222 = s11 + s181;
-        const V s223 = s25 + s222;
-        const V s224 = s67 + s223;
-        const V s225 = s95 + s224;
-        const V s226 = s139 + s225;
-        const V s227 = s167 + s226;
-        store<LANES>(at[61] + k, s227);
-        const V s228 = s60 + s217;
-        const V s229 = s92 + s228;
-        const V s230 = s132 + s229;
-        const V s231 = s164 + s230;
-        store<LANES>(at[62] + k, s231);
-        const V s232 = s68 + s223;
-        const V s233 = s96 + s232;
-        const V s234 = s140 + s233;
-        const V s235 = s168 + s234;
-        store<LANES>(at[63] + k, s235);
-        const V s236 = s29 + s175;
-        const V s237 = s77 + s236;
-        const V s238 = s101 + s237;
-        const V s239 = s149 + s238;
-        store<LANES>(at[64] + k, s239);
-        const V s240 = s37 + s183;
-        const V s241 = s81 + s240;
-        const V s242 = s109 + s241;
-        const V s243 = s153 + s242;
-        store<LANES>(at[65] + k, s243);
-        const V s244 = s30 + s175;
-        const V s245 = s78 + s244;
-        const V s246 = s102 + s245;
-        const V s247 = s150 + s246;
-        store<LANES>(at[66] + k, s247);
-        const V s248 = s38 + s183;
-        const V s249 = s82 + s248;
-        const V s250 = s110 + s249;
-        const V s251 = s154 + s250;
-        store<LANES>(at[67] + k, s251);
-        const V s252 = s45 + s197;
-        const V s253 = s85 + s252;
-        const V s254 = s117 + s253;
-        const V s255 = s157 + s254;
-        store<LANES>(at[68] + k, s255);
-        const V s256 = s53 + s203;
-        const V s257 = s89 + s256;
-        const V s258 = s125 + s257;
-        const V s259 = s161 + s258;
-        store<LANES>(at[69] + k, s259);
-        const V s260 = s46 + s197;
-        const V s261 = s86 + s260;
-        const V s262 = s118 + s261;
-        const V s263 = s158 + s262;
-        store<LANES>(at[70] + k, s263);
-        const V s264 = s54 + s203;
-        const V s265 = s90 + s264;
-        const V s266 = s126 + s265;
-        const V s267 = s162 + s266;
-        store<LANES>(at[71] + k, s267);
-        const V s268 = s61 + s217;
-        const V s269 = s93 + s268;
-        const V s270 = s133 + s269;
-        const V s271 = s165 + s270;
-        store<LANES>(at[72] + k, s271);
-        const V s272 = s69 + s223;
-        const V s273 = s97 + s272;
-        const V s274 = s141 + s273;
-        const V s275 = s169 + s274;
-        store<LANES>(at[73] + k, s275);
-        const V s276 = s62 + s217;
-        const V s277 = s94 + s276;
-        const V s278 = s134 + s277;
-        const V s279 = s166 + s278;
-        store<LANES>(at[74] + k, s279);
-        const V s280 = s70 + s223;
-        const V s281 = s98 + s280;
-        const V s282 = s142 + s281;
-        const V s283 = s170 + s282;
-        store<LANES>(at[75] + k, s283);
-        const V s284 = i0 + s0;
-        const V s285 = i2 + s284;
-        const V s286 = s2 + s285;
-        const V s287 = s6 + s286;
-        const V s288 = s16 + s287;
-        const V s289 = s31 + s288;
-        const V s290 = s76 + s289;
-        const V s291 = s103 + s290;
-        const V s292 = s148 + s291;
-        store<LANES>(at[76] + k, s292);
-        const V s293 = s1 + s284;
-        const V s294 = i3 + s293;
-        const V s295 = s7 + s294;
-        const V s296 = s18 + s295;
-        const V s297 = s39 + s296;
-        const V s298 = s80 + s297;
-        const V s299 = s111 + s298;
-        const V s300 = s152 + s299;
-        store<LANES>(at[77] + k, s300);
-        const V s301 = s32 + s288;
-        const V s302 = s75 + s301;
-        const V s303 = s104 + s302;
-        const V s304 = s147 + s303;
-        store<LANES>(at[78] + k, s304);
-        const V s305 = s40 + s296;
-        const V s306 = s79 + s305;
-        const V s307 = s112 + s306;
-        const V s308 = s151 + s307;
-        store<LANES>(at[79] + k, s308);
-        const V s309 = s8 + s294;
-        const V s310 = s20 + s309;
-        const V s311 = s47 + s310;
-        const V s312 = s85 + s311;
-        const V s313 = s119 + s312;
-        const V s314 = s157 + s313;
-        store<LANES>(at[80] + k, s314);
-        const V s315 = s9 + s286;
-        const V s316 = s22 + s315;
-        const V s317 = s55 + s316;
-        const V s318 = s89 + s317;
-        const V s319 = s127 + s318;
-        const V s320 = s161 + s319;
-        store<LANES>(at[81] + k, s320);
-        const V s321 = s48 + s310;
-        const V s322 = s86 + s321;
-        const V s323 = s120 + s322;
-        const V s324 = s158 + s323;
-        store<LANES>(at[82] + k, s324);
-        const V s325 = s56 + s316;
-        const V s326 = s90 + s325;
-        const V s327 = s128 + s326;
-        const V s328 = s162 + s327;
-        store<LANES>(at[83] + k, s328);
-        const V s329 = s10 + s286;
-        const V s330 = s24 + s329;
-        const V s331 = s63 + s330;
-        const V s332 = s93 + s331;
-        const V s333 = s135 + s332;
-        const V s334 = s165 + s333;
-        store<LANES>(at[84] + k, s334);
-        const V s335 = s11 + s294;
-        const V s336 = s26 + s335;
-        const V s337 = s71 + s336;
-        const V s338 = s97 + s337;
-        const V s339 = s143 + s338;
-        const V s340 = s169 + s339;
-        store<LANES>(at[85] + k, s340);
-        const V s341 = s64 + s330;
-        const V s342 = s94 + s341;
-        const V s343 = s136 + s342;
-        const V s344 = s166 + s343;
-        store<LANES>(at[86] + k, s344);
-        const V s345 = s72 + s336;
-        const V s346 = s98 + s345;
-        const V s347 = s144 + s346;
-        const V s348 = s170 + s347;
-        store<LANES>(at[87] + k, s348);
-        const V s349 = s33 + s288;
-        const V s350 = s78 + s349;
-        const V s351 = s105 + s350;
-        const V s352 = s150 + s351;
-        store<LANES>(at[88] + k, s352);
-        const V s353 = s41 + s296;
-        const V s354 = s82 + s353;
-        const V s355 = s113 + s354;
-        const V s356 = s154 + s355;
-        store<LANES>(at[89] + k, s356);
-        const V s357 = s34 + s288;
-        const V s358 = s77 + s357;
-        const V s359 = s106 + s358;
-        const V s360 = s149 + s359;
-        store<LANES>(at[90] + k, s360);
-        const V s361 = s42 + s296;
-        const V s362 = s81 + s361;
-        const V s363 = s114 + s362;
-        const V s364 = s153 + s363;
-        store<LANES>(at[91] + k, s364);
-        const V s365 = s49 + s310;
-        const V s366 = s83 + s365;
-        const V s367 = s121 + s366;
-        const V s368 = s155 + s367;
-        store<LANES>(at[92] + k, s368);
-        const V s369 = s57 + s316;
-        const V s370 = s87 + s369;
-        const V s371 = s129 + s370;
-        const V s372 = s159 + s371;
-        store<LANES>(at[93] + k, s372);
-        const V s373 = s50 + s310;
-        const V s374 = s84 + s373;
-        const V s375 = s122 + s374;
-        const V s376 = s156 + s375;
-        store<LANES>(at[94] + k, s376);
-        const V s377 = s58 + s316;
-        const V s378 = s88 + s377;
-        const V s379 = s130 + s378;
-        const V s380 = s160 + s379;
-        store<LANES>(at[95] + k, s380);
-        const V s381 = s65 + s330;
-        const V s382 = s91 + s381;
-        const V s383 = s137 + s382;
-        const V s384 = s163 + s383;
-        store<LANES>(at[96] + k, s384);
-        const V s385 = s73 + s336;
-        const V s386 = s95 + s385;
-        const V s387 = s145 + s386;
-        const V s388 = s167 + s387;
-        store<LANES>(at[97] + k, s388);
-        const V s389 = s66 + s330;
-        const V s390 = s92 + s389;
-        const V s391 = s138 + s390;
-        const V s392 = s164 + s391;
-        store<LANES>(at[98] + k, s392);
-        const V s393 = s74 + s336;
-        const V s394 = s96 + s393;
-        const V s395 = s146 + s394;
-        const V s396 = s168 + s395;
-        store<LANES>(at[99] + k, s396);
-    }
+    static constexpr int INPUTS = 52, OUTPUTS = 48;
+    static constexpr int16_t NUMBERS[] = {
+        269, 397, 100, 1, 1, -1, 101, 1, 2, -1, 102, 1, 3, -1, 103, 2, 4, -1, 7, -1, 104, 2, 5, -1, 8, -1, 105, 2, 6,
+        -1, 9, -1, 106, 3, 4, 1, 8, 1, 105, 1, 107, 3, 4, -1, 9, -1, 104, -1, 108, 3, 5, -1, 7, -1, 105, -1, 105, 3, 5, 1, 9,
+        1, 103, 1, 109, 3, 6, 1, 7, 1, 104, 1, 104, 3, 6, -1, 8, -1, 103, -1, 103, 2, 10, -1, 13, -1, 110, 2, 11, -1, 14, -1,
+        111, 2, 12, -1, 15, -1, 112, 3, 10, 1, 14, 1, 111, 1, 113, 3, 10, -1, 14, -1, 111, -1, 114, 3, 10, -1, 15, -1, 110,
+        -1, 115, 3, 10, 1, 15, 1, 110, 1, 116, 3, 11, -1, 13, -1, 111, -1, 117, 3, 11, 1, 13, 1, 111, 1, 111, 3, 11, 1, 15, 1,
+        103, 1, 118, 3, 11, -1, 15, -1, 103, -1, 119, 3, 12, 1, 13, 1, 110, 1, 120, 3, 12, -1, 13, -1, 110, -1, 110, 3, 12,
+        -1, 14, -1, 103, -1, 121, 3, 12, 1, 14, 1, 103, 1, 103, 3, 16, 1, 20, 1, 24, 1, 122, 3, 16, 1, 20, -1, 24, -1, 123, 3,
+        16, -1, 20, -1, 24, 1, 124, 3, 16, -1, 20, 1, 24, -1, 125, 3, 16, -1, 20, 1, 24, 1, 126, 3, 16, -1, 20, -1, 24, -1,
+        127, 3, 16, 1, 20, -1, 24, 1, 128, 3, 16, 1, 20, 1, 24, -1, 129, 3, 16, 1, 21, -1, 23, 1, 130, 3, 16, 1, 21, 1, 23,
+        -1, 131, 3, 16, -1, 21, -1, 23, -1, 132, 3, 16, -1, 21, 1, 23, 1, 133, 3, 16, -1, 21, -1, 23, 1, 134, 3, 16, -1, 21,
+        1, 23, -1, 135, 3, 16, 1, 21, -1, 23, -1, 136, 3, 16, 1, 21, 1, 23, 1, 137, 3, 17, -1, 19, 1, 24, 1, 138, 3, 17, -1,
+        19, -1, 24, -1, 139, 3, 17, 1, 19, 1, 24, -1, 140, 3, 17, 1, 19, -1, 24, 1, 141, 3, 17, -1, 19, -1, 24, 1, 142, 3, 17,
+        -1, 19, 1, 24, -1, 143, 3, 17, 1, 19, -1, 24, -1, 144, 3, 17, 1, 19, 1, 24, 1, 145, 3, 17, -1, 21, -1, 22, 1, 146, 3,
+        17, -1, 21, 1, 22, -1, 147, 3, 17, 1, 21, 1, 22, 1, 148, 3, 17, 1, 21, -1, 22, -1, 149, 3, 17, -1, 21, -1, 22, -1,
+        150, 3, 17, -1, 21, 1, 22, 1, 151, 3, 17, 1, 21, 1, 22, -1, 152, 3, 17, 1, 21, -1, 22, 1, 153, 3, 18, 1, 19, 1, 23, 1,
+        154, 3, 18, 1, 19, -1, 23, -1, 155, 3, 18, -1, 19, 1, 23, -1, 156, 3, 18, -1, 19, -1, 23, 1, 157, 3, 18, 1, 19, -1,
+        23, 1, 158, 3, 18, 1, 19, 1, 23, -1, 159, 3, 18, -1, 19, -1, 23, -1, 160, 3, 18, -1, 19, 1, 23, 1, 161, 3, 18, 1, 20,
+        -1, 22, 1, 162, 3, 18, 1, 20, 1, 22, -1, 163, 3, 18, -1, 20, 1, 22, 1, 164, 3, 18, -1, 20, -1, 22, -1, 165, 3, 18, 1,
+        20, -1, 22, -1, 166, 3, 18, 1, 20, 1, 22, 1, 167, 3, 18, -1, 20, 1, 22, -1, 168, 3, 18, -1, 20, -1, 22, 1, 169, 3, 25,
+        1, 29, 1, 33, 1, 170, 3, 25, 1, 29, -1, 33, -1, 171, 3, 25, -1, 29, -1, 33, 1, 172, 3, 25, -1, 29, 1, 33, -1, 173, 3,
+        25, 1, 30, -1, 32, 1, 174, 3, 25, 1, 30, 1, 32, -1, 175, 3, 25, -1, 30, -1, 32, -1, 176, 3, 25, -1, 30, 1, 32, 1, 177,
+        3, 26, -1, 28, 1, 33, 1, 178, 3, 26, -1, 28, -1, 33, -1, 179, 3, 26, 1, 28, 1, 33, -1, 180, 3, 26, 1, 28, -1, 33, 1,
+        181, 3, 26, -1, 30, -1, 31, 1, 182, 3, 26, -1, 30, 1, 31, -1, 183, 3, 26, 1, 30, 1, 31, 1, 184, 3, 26, 1, 30, -1, 31,
+        -1, 185, 3, 27, 1, 28, 1, 32, 1, 186, 3, 27, 1, 28, -1, 32, -1, 187, 3, 27, -1, 28, 1, 32, -1, 188, 3, 27, -1, 28, -1,
+        32, 1, 189, 3, 27, 1, 29, -1, 31, 1, 190, 3, 27, 1, 29, 1, 31, -1, 191, 3, 27, -1, 29, 1, 31, 1, 192, 3, 27, -1, 29,
+        -1, 31, -1, 193, 3, 34, 1, 38, 1, 42, 1, 194, 3, 34, 1, 38, -1, 42, -1, 195, 3, 34, -1, 38, -1, 42, 1, 196, 3, 34, -1,
+        38, 1, 42, -1, 197, 3, 34, -1, 38, 1, 42, 1, 198, 3, 34, -1, 38, -1, 42, -1, 199, 3, 34, 1, 38, -1, 42, 1, 200, 3, 34,
+        1, 38, 1, 42, -1, 201, 3, 34, -1, 39, -1, 41, 1, 202, 3, 34, -1, 39, 1, 41, -1, 203, 3, 34, 1, 39, -1, 41, -1, 204, 3,
+        34, 1, 39, 1, 41, 1, 205, 3, 34, 1, 39, -1, 41, 1, 206, 3, 34, 1, 39, 1, 41, -1, 207, 3, 34, -1, 39, -1, 41, -1, 208,
+        3, 34, -1, 39, 1, 41, 1, 209, 3, 35, -1, 37, 1, 42, -1, 210, 3, 35, -1, 37, -1, 42, 1, 211, 3, 35, 1, 37, 1, 42, 1,
+        212, 3, 35, 1, 37, -1, 42, -1, 213, 3, 35, -1, 37, -1, 42, -1, 214, 3, 35, -1, 37, 1, 42, 1, 215, 3, 35, 1, 37, -1,
+        42, 1, 216, 3, 35, 1, 37, 1, 42, -1, 217, 3, 35, 1, 39, 1, 40, 1, 218, 3, 35, 1, 39, -1, 40, -1, 219, 3, 35, -1, 39,
+        -1, 40, 1, 220, 3, 35, -1, 39, 1, 40, -1, 221, 3, 35, 1, 39, 1, 40, -1, 222, 3, 35, 1, 39, -1, 40, 1, 223, 3, 35, -1,
+        39, -1, 40, -1, 224, 3, 35, -1, 39, 1, 40, 1, 225, 3, 36, 1, 37, -1, 41, -1, 226, 3, 36, 1, 37, 1, 41, 1, 227, 3, 36,
+        -1, 37, -1, 41, 1, 228, 3, 36, -1, 37, 1, 41, -1, 229, 3, 36, 1, 37, 1, 41, -1, 230, 3, 36, 1, 37, -1, 41, 1, 231, 3,
+        36, -1, 37, 1, 41, 1, 232, 3, 36, -1, 37, -1, 41, -1, 233, 3, 36, -1, 38, 1, 40, -1, 234, 3, 36, -1, 38, -1, 40, 1,
+        235, 3, 36, 1, 38, -1, 40, -1, 236, 3, 36, 1, 38, 1, 40, 1, 237, 3, 36, -1, 38, 1, 40, 1, 238, 3, 36, -1, 38, -1, 40,
+        -1, 239, 3, 36, 1, 38, -1, 40, 1, 240, 3, 36, 1, 38, 1, 40, -1, 241, 3, 43, 1, 47, 1, 51, 1, 242, 3, 43, 1, 47, -1,
+        51, -1, 243, 3, 43, -1, 47, -1, 51, 1, 244, 3, 43, -1, 47, 1, 51, -1, 245, 3, 43, -1, 48, -1, 50, 1, 246, 3, 43, -1,
+        48, 1, 50, -1, 247, 3, 43, 1, 48, -1, 50, -1, 248, 3, 43, 1, 48, 1, 50, 1, 249, 3, 44, -1, 46, 1, 51, -1, 250, 3, 44,
+        -1, 46, -1, 51, 1, 251, 3, 44, 1, 46, 1, 51, 1, 252, 3, 44, 1, 46, -1, 51, -1, 253, 3, 44, 1, 48, 1, 49, 1, 254, 3,
+        44, 1, 48, -1, 49, -1, 255, 3, 44, -1, 48, -1, 49, 1, 256, 3, 44, -1, 48, 1, 49, -1, 257, 3, 45, 1, 46, -1, 50, -1,
+        258, 3, 45, 1, 46, 1, 50, 1, 259, 3, 45, -1, 46, -1, 50, 1, 260, 3, 45, -1, 46, 1, 50, -1, 261, 3, 45, -1, 47, 1, 49,
+        -1, 262, 3, 45, -1, 47, -1, 49, 1, 263, 3, 45, 1, 47, -1, 49, -1, 264, 3, 45, 1, 47, 1, 49, 1, 265, 2, 0, 1, 1, 1,
+        266, 2, 2, 1, 265, 1, 267, 2, 3, 1, 266, 1, 266, 2, 106, 1, 267, 1, 268, 2, 112, 1, 266, 1, 112, 2, 103, 1, 268, 1,
+        103, 2, 169, 1, 112, 1, 112, 2, 193, 1, 103, 1, 52, 2, 241, 1, 112, 1, 112, 2, 101, 1, 265, 1, 265, 2, 102, 1, 112, 1,
+        112, 2, 107, 1, 265, 1, 193, 2, 114, 1, 112, 1, 114, 2, 129, 1, 193, 1, 129, 2, 173, 1, 114, 1, 114, 2, 201, 1, 129,
+        1, 53, 2, 245, 1, 114, 1, 114, 2, 122, 1, 268, 1, 122, 2, 170, 1, 114, 1, 114, 2, 194, 1, 122, 1, 54, 2, 242, 1, 114,
+        1, 114, 2, 130, 1, 193, 1, 130, 2, 174, 1, 114, 1, 114, 2, 202, 1, 130, 1, 55, 2, 246, 1, 114, 1, 114, 2, 108, 1, 265,
+        1, 130, 2, 116, 1, 114, 1, 116, 2, 137, 1, 130, 1, 137, 2, 177, 1, 116, 1, 116, 2, 209, 1, 137, 1, 56, 2, 249, 1, 116,
+        1, 116, 2, 105, 1, 267, 1, 137, 2, 111, 1, 116, 1, 116, 2, 145, 1, 137, 1, 145, 2, 181, 1, 116, 1, 116, 2, 217, 1,
+        145, 1, 57, 2, 253, 1, 116, 1, 116, 2, 138, 1, 130, 1, 138, 2, 178, 1, 116, 1, 116, 2, 210, 1, 138, 1, 58, 2, 250, 1,
+        116, 1, 116, 2, 146, 1, 137, 1, 146, 2, 182, 1, 116, 1, 116, 2, 218, 1, 146, 1, 59, 2, 254, 1, 116, 1, 116, 2, 109, 1,
+        267, 1, 267, 2, 119, 1, 116, 1, 119, 2, 153, 1, 267, 1, 153, 2, 185, 1, 119, 1, 119, 2, 225, 1, 153, 1, 60, 2, 257, 1,
+        119, 1, 119, 2, 104, 1, 265, 1, 265, 2, 110, 1, 119, 1, 119, 2, 161, 1, 265, 1, 161, 2, 189, 1, 119, 1, 119, 2, 233,
+        1, 161, 1, 61, 2, 261, 1, 119, 1, 119, 2, 154, 1, 267, 1, 154, 2, 186, 1, 119, 1, 119, 2, 226, 1, 154, 1, 62, 2, 258,
+        1, 119, 1, 119, 2, 162, 1, 265, 1, 162, 2, 190, 1, 119, 1, 119, 2, 234, 1, 162, 1, 63, 2, 262, 1, 119, 1, 119, 2, 123,
+        1, 268, 1, 123, 2, 171, 1, 119, 1, 119, 2, 195, 1, 123, 1, 64, 2, 243, 1, 119, 1, 119, 2, 131, 1, 193, 1, 131, 2, 175,
+        1, 119, 1, 119, 2, 203, 1, 131, 1, 65, 2, 247, 1, 119, 1, 119, 2, 124, 1, 268, 1, 124, 2, 172, 1, 119, 1, 119, 2, 196,
+        1, 124, 1, 66, 2, 244, 1, 119, 1, 119, 2, 132, 1, 193, 1, 132, 2, 176, 1, 119, 1, 119, 2, 204, 1, 132, 1, 67, 2, 248,
+        1, 119, 1, 119, 2, 139, 1, 130, 1, 139, 2, 179, 1, 119, 1, 119, 2, 211, 1, 139, 1, 68, 2, 251, 1, 119, 1, 119, 2, 147,
+        1, 137, 1, 147, 2, 183, 1, 119, 1, 119, 2, 219, 1, 147, 1, 69, 2, 255, 1, 119, 1, 119, 2, 140, 1, 130, 1, 130, 2, 180,
+        1, 119, 1, 119, 2, 212, 1, 130, 1, 70, 2, 252, 1, 119, 1, 119, 2, 148, 1, 137, 1, 137, 2, 184, 1, 119, 1, 119, 2, 220,
+        1, 137, 1, 71, 2, 256, 1, 119, 1, 119, 2, 155, 1, 267, 1, 155, 2, 187, 1, 119, 1, 119, 2, 227, 1, 155, 1, 72, 2, 259,
+        1, 119, 1, 119, 2, 163, 1, 265, 1, 163, 2, 191, 1, 119, 1, 119, 2, 235, 1, 163, 1, 73, 2, 263, 1, 119, 1, 119, 2, 156,
+        1, 267, 1, 156, 2, 188, 1, 119, 1, 119, 2, 228, 1, 156, 1, 74, 2, 260, 1, 119, 1, 119, 2, 164, 1, 265, 1, 164, 2, 192,
+        1, 119, 1, 119, 2, 236, 1, 164, 1, 75, 2, 264, 1, 119, 1, 119, 2, 0, 1, 100, 1, 100, 2, 2, 1, 119, 1, 236, 2, 102, 1,
+        100, 1, 102, 2, 106, 1, 236, 1, 106, 2, 113, 1, 102, 1, 102, 2, 125, 1, 106, 1, 125, 2, 170, 1, 102, 1, 102, 2, 197,
+        1, 125, 1, 76, 2, 242, 1, 102, 1, 102, 2, 101, 1, 119, 1, 101, 2, 3, 1, 102, 1, 102, 2, 107, 1, 101, 1, 107, 2, 115,
+        1, 102, 1, 102, 2, 133, 1, 107, 1, 133, 2, 174, 1, 102, 1, 102, 2, 205, 1, 133, 1, 77, 2, 246, 1, 102, 1, 102, 2, 126,
+        1, 106, 1, 126, 2, 169, 1, 102, 1, 169, 2, 198, 1, 126, 1, 78, 2, 241, 1, 169, 1, 241, 2, 134, 1, 107, 1, 134, 2, 173,
+        1, 241, 1, 241, 2, 206, 1, 134, 1, 79, 2, 245, 1, 241, 1, 241, 2, 108, 1, 101, 1, 108, 2, 117, 1, 241, 1, 117, 2, 141,
+        1, 108, 1, 141, 2, 179, 1, 117, 1, 179, 2, 213, 1, 141, 1, 80, 2, 251, 1, 179, 1, 251, 2, 105, 1, 236, 1, 105, 2, 118,
+        1, 251, 1, 251, 2, 149, 1, 105, 1, 149, 2, 183, 1, 251, 1, 251, 2, 221, 1, 149, 1, 81, 2, 255, 1, 251, 1, 251, 2, 142,
+        1, 108, 1, 142, 2, 180, 1, 251, 1, 251, 2, 214, 1, 142, 1, 82, 2, 252, 1, 251, 1, 251, 2, 150, 1, 105, 1, 150, 2, 184,
+        1, 251, 1, 184, 2, 222, 1, 150, 1, 83, 2, 256, 1, 184, 1, 184, 2, 109, 1, 236, 1, 109, 2, 120, 1, 184, 1, 120, 2, 157,
+        1, 109, 1, 157, 2, 187, 1, 120, 1, 120, 2, 229, 1, 157, 1, 84, 2, 259, 1, 120, 1, 259, 2, 104, 1, 101, 1, 104, 2, 121,
+        1, 259, 1, 121, 2, 165, 1, 104, 1, 165, 2, 191, 1, 121, 1, 121, 2, 237, 1, 165, 1, 85, 2, 263, 1, 121, 1, 121, 2, 158,
+        1, 109, 1, 158, 2, 188, 1, 121, 1, 188, 2, 230, 1, 158, 1, 86, 2, 260, 1, 188, 1, 260, 2, 166, 1, 104, 1, 166, 2, 192,
+        1, 260, 1, 192, 2, 238, 1, 166, 1, 87, 2, 264, 1, 192, 1, 192, 2, 127, 1, 106, 1, 127, 2, 172, 1, 192, 1, 172, 2, 199,
+        1, 127, 1, 88, 2, 244, 1, 172, 1, 244, 2, 135, 1, 107, 1, 135, 2, 176, 1, 244, 1, 176, 2, 207, 1, 135, 1, 89, 2, 248,
+        1, 176, 1, 176, 2, 128, 1, 106, 1, 128, 2, 171, 1, 176, 1, 171, 2, 200, 1, 128, 1, 90, 2, 243, 1, 171, 1, 171, 2, 136,
+        1, 107, 1, 136, 2, 175, 1, 171, 1, 171, 2, 208, 1, 136, 1, 91, 2, 247, 1, 171, 1, 171, 2, 143, 1, 108, 1, 143, 2, 177,
+        1, 171, 1, 177, 2, 215, 1, 143, 1, 92, 2, 249, 1, 177, 1, 177, 2, 151, 1, 105, 1, 151, 2, 181, 1, 177, 1, 177, 2, 223,
+        1, 151, 1, 93, 2, 253, 1, 177, 1, 177, 2, 144, 1, 108, 1, 108, 2, 178, 1, 177, 1, 178, 2, 216, 1, 108, 1, 94, 2, 250,
+        1, 178, 1, 250, 2, 152, 1, 105, 1, 152, 2, 182, 1, 250, 1, 182, 2, 224, 1, 152, 1, 95, 2, 254, 1, 182, 1, 182, 2, 159,
+        1, 109, 1, 159, 2, 185, 1, 182, 1, 185, 2, 231, 1, 159, 1, 96, 2, 257, 1, 185, 1, 257, 2, 167, 1, 104, 1, 167, 2, 189,
+        1, 257, 1, 257, 2, 239, 1, 167, 1, 97, 2, 261, 1, 257, 1, 257, 2, 160, 1, 109, 1, 109, 2, 186, 1, 257, 1, 257, 2, 232,
+        1, 109, 1, 98, 2, 258, 1, 257, 1, 257, 2, 168, 1, 104, 1, 168, 2, 190, 1, 257, 1, 257, 2, 240, 1, 168, 1, 99, 2, 262,
+        1, 257, 1};
 };
 
 template <class F>

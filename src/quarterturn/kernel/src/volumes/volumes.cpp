@@ -1,6 +1,6 @@
 // Group convolutions of volumes: a library of its own, so that neither waits for the other to be compiled. The border is
 // that of ../kernel.cpp: every list and every tensor is followed by its length or size, and a status is given back.
-#include "layer.h"
+#include "gradient.h"
 
 extern "C" {
 
@@ -19,7 +19,7 @@ int quarterturn_volume_convolve(const int64_t* numbers, int64_t length, const fl
         layer.check(x_size, y_size);
         layer.check_weight(weight_size);
         need_size(bias_size, layer.out, "the bias");
-        layer.forward(x, weight, bias, y, volumes::shared_room(), threads, parallel);
+        layer.forward(x, weight, bias, y, threads, parallel);
     });
 }
 
@@ -29,10 +29,10 @@ int quarterturn_volume_weight_gradient(const int64_t* numbers, int64_t length, c
                                        int64_t threads, Parallel parallel) {
     return guarded([&] {
         need(length >= 0, "its length is negative");
-        const volumes::Layer layer({numbers, static_cast<size_t>(length)});
+        const volumes::WeightGradient layer({numbers, static_cast<size_t>(length)});
         layer.check(x_size, grad_size);
         layer.check_weight(weight_size);
-        layer.weight_gradient(x, grad, weight, volumes::shared_room(), threads, parallel);
+        layer.run(x, grad, weight, volumes::shared_room(), threads, parallel);
     });
 }
 }

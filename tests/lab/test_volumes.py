@@ -1,0 +1,279 @@
+"""Volumes: reading them, scores, patches, tiles, the choice of a group, and a fit from a folder to a mask."""
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from labtools import call
+
+import quarterturn as qt
+from quarterturn_lab.data import volumes
+from quarterturn_lab.data.augment import volume_matrices, warped
+from quarterturn_lab.data.synthetic_volumes import draw, rotation
+from quarterturn_lab.errors import ConfigError, DataError
+from quarterturn_lab.evaluation.volumes import surface_distances, volume_scores
+from quarterturn_lab.fit import volume_symmetry
+from quarterturn_lab.inference.network import tiled_network
+from quarterturn_lab.inference.whole_images import joined
+from quarterturn_lab.models.build import build
+from quarterturn_lab.settings.config import Augment
+from quarterturn_lab.settings.experiments import config_for
+
+nibabel = pytest.importorskip("nibabel", reason='NIfTI needs nibabel: pip install "quarterturn[nifti]"')
+LIMIT = 10**6
+SHAPE = (9, 11, 8)
+
+
+def saved(path: Path, array: Any, affine: Any = None) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nibabel.save(nibabel.Nifti1Image(array, np.eye(4) if affine is None else affine), path)
+    return path
+
+
+def scan(number: int, shape: tuple[int, ...] = SHAPE) -> tuple[Any, Any]:
+    rng = np.random.default_rng(number)
+    labels = np.zeros(shape, dtype=np.uint8)
+    labels[2:5, 3:6, 2:6] = 1
+    labels[5:8, 6:9, 3:6] = 2
+    return (2.0 * labels + rng.normal(0, 0.3, shape)).astype(np.float32), labels
+
+
+def folder_of(root: Path, count: int = 8, spacing: tuple[float, ...] = (1, 1, 1), names: str = "Tr") -> Path:
+    for number in range(count):
+        image, labels = scan(number)
+        affine = np.diag([*spacing, 1.0])
+        saved(root / f"images{names}" / f"s{number}.nii.gz", image, affine)
+        saved(root / f"labels{names}" / f"s{number}.nii.gz", labels, affine)
+    return root
+
+
+def quarterturn(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
+    code, out, errors = call(" ".join(map(str, words)), capsys)
+    return code, out + errors
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_volume_is_read_the_same_however_it_lies_in_its_file_and_masks_go_back(tmp_path: Path) -> None:
+    image, labels = scan(0)
+    upright = saved(tmp_path / "a.nii.gz", image, np.diag([1, 2, 3, 1.0]))
+    for number, element in enumerate(qt.OCTA_FULL.elements):
+        moved = nibabel.Nifti1Image(image, np.diag([1, 2, 3, 1.0])).as_reoriented(
+            np.array([[abs(a) - 1, np.sign(a)] for a in element], dtype=float)
+        )
+        path = tmp_path / f"{number}.nii.gz"
+        nibabel.save(moved, path)
+        assert np.array_equal(volumes.read(path, 1, LIMIT), volumes.read(upright, 1, LIMIT))
+        assert volumes.header(path, LIMIT).spacing == pytest.approx((1, 2, 3))
+        volumes.save_like(tmp_path / "mask.nii.gz", labels, path, LIMIT)
+        mask = nibabel.load(tmp_path / "mask.nii.gz")
+        assert np.allclose(mask.affine, moved.affine)
+        assert mask.shape == moved.shape
+        assert np.array_equal(volumes.labels(tmp_path / "mask.nii.gz", LIMIT), labels)
+
+
+def test_stacks_of_slices_keep_their_spacing(tmp_path: Path) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    image, labels = scan(0)
+    sizes = {f"PhysicalSize{axis}": size for axis, size in zip("ZYX", (3.0, 1.0, 1.0), strict=True)}
+    units = {f"PhysicalSize{axis}Unit": "mm" for axis in "ZYX"}
+    path = tmp_path / "a.ome.tif"
+    tifffile.imwrite(path, image, ome=True, metadata={"axes": "ZYX", **sizes, **units})
+    assert volumes.is_stack(path)
+    assert volumes.header(path, LIMIT).spacing == (3.0, 1.0, 1.0)
+    assert volumes.read(path, 1, LIMIT).shape == (1, *SHAPE)
+    volumes.save_like(tmp_path / "m.ome.tif", labels, path, LIMIT)
+    assert np.array_equal(volumes.labels(tmp_path / "m.ome.tif", LIMIT), labels)
+    assert volumes.header(tmp_path / "m.ome.tif", LIMIT).spacing == (3.0, 1.0, 1.0)
+
+
+def test_volumes_that_cannot_be_used_are_refused_with_the_way_out(tmp_path: Path) -> None:
+    image, labels = scan(0)
+    good = saved(tmp_path / "good.nii.gz", image)
+    several = saved(tmp_path / "several.nii.gz", np.stack([image] * 2, axis=-1))
+    with pytest.raises(DataError, match="2 volumes in one file: if they are channels, name them in dataset.json"):
+        volumes.read(several, 1, LIMIT)
+    assert volumes.read(several, 2, LIMIT).shape == (2, *SHAPE)
+    holes = image.copy()
+    holes[0, 0, :3] = np.nan
+    with pytest.raises(DataError, match="3 voxels that are not finite"):
+        volumes.read(saved(tmp_path / "holes.nii.gz", holes), 1, LIMIT)
+    with pytest.raises(DataError, match="more than the limit of 100"):
+        volumes.header(good, 100)
+    (tmp_path / "short.nii.gz").write_bytes(gzip.compress(gzip.decompress(good.read_bytes())[:500]))
+    with pytest.raises(DataError, match="ends after"):
+        volumes.read(tmp_path / "short.nii.gz", 1, LIMIT)
+    (tmp_path / "none.nii.gz").write_bytes(gzip.compress(b"\0" * 1000))
+    with pytest.raises(DataError, match="no NIfTI header"):
+        volumes.header(tmp_path / "none.nii.gz", LIMIT)
+    header = volumes.header(good, LIMIT)
+    other = volumes.header(saved(tmp_path / "other.nii.gz", labels, np.diag([-1, 1, 1, 1.0])), LIMIT)
+    with pytest.raises(DataError, match="lie differently in space"):
+        volumes.check_pair(good, header, tmp_path / "other.nii.gz", other)
+    smaller = volumes.header(saved(tmp_path / "smaller.nii.gz", labels[1:]), LIMIT)
+    with pytest.raises(DataError, match="differ in size"):
+        volumes.check_pair(good, header, tmp_path / "smaller.nii.gz", smaller)
+
+
+def test_a_packed_file_is_unpacked_no_further_than_its_header_says(tmp_path: Path, monkeypatch: Any) -> None:
+    path = saved(tmp_path / "a.nii.gz", scan(0)[0])
+    plain = gzip.decompress(path.read_bytes())
+    path.write_bytes(gzip.compress(plain + b"\0" * 50_000_000))
+    seen = []
+    read = gzip.GzipFile.read
+    monkeypatch.setattr(gzip.GzipFile, "read", lambda self, size=-1: seen.append(size) or read(self, size))
+    volumes.read(path, 1, LIMIT)
+    assert all(size >= 0 for size in seen)
+    assert sum(seen) <= len(plain)
+
+
+# --- scores -----------------------------------------------------------------------------------------------------------
+
+
+def test_scores_of_volumes_leave_the_background_out_and_know_the_spacing() -> None:
+    truth = np.zeros((6, 6, 6), dtype=np.uint16)
+    truth[1:3], truth[4:] = 1, 2
+    found = np.stack([truth == c for c in range(3)]).astype(float)
+    right = volume_scores([found], [truth], [(1.0, 1.0, 1.0)])
+    assert (right["dice"], right["surface_mm"], right["hausdorff95_mm"]) == (1.0, 0.0, 0.0)
+    shifted = volume_scores([np.roll(found, 1, axis=1)], [truth], [(2.5, 1.0, 1.0)])
+    assert shifted["dice_1"] == 0.5
+    assert shifted["dice"] < 1
+    background = np.stack([np.ones_like(truth), truth * 0, truth * 0]).astype(float)
+    nothing = volume_scores([background], [truth], [(1.0, 1.0, 1.0)])
+    assert nothing["dice"] == 0.0
+    assert np.isnan(nothing["surface_mm"])
+    a, b = np.zeros((2, 3, 3, 9), dtype=bool)
+    a[1, 1, 1] = b[1, 1, 7] = True
+    assert surface_distances(a, b, (1, 1, 0.5)) == (3.0, 3.0)
+
+
+# --- networks, patches and tiles --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", ["roll-mirror-1", "roll-D4-3", "roll-octa"])
+def test_networks_for_volumes_are_exact_on_every_element_at_unequal_sizes(row: str) -> None:
+    torch.manual_seed(0)
+    config = config_for("volumes-embedded", row)
+    net = build(config.net, "filters").double().eval()
+    error = qt.equivariance_error(net, qt.named(config.net.group or ""), torch.randn(1, 1, 7, 6, 9).double())
+    assert max(error.relative) < 1e-10
+    wrong = qt.named("mirror-1") if row != "roll-mirror-1" else qt.named("mirror-2")
+    if not set(wrong.elements) <= set(qt.named(config.net.group or "").elements):
+        assert max(qt.equivariance_error(net, wrong, torch.randn(1, 1, 7, 6, 9).double()).relative) > 1e-3
+
+
+def test_tiles_of_a_volume_give_what_the_whole_gives() -> None:
+    torch.manual_seed(0)
+    config = config_for("volumes-embedded", "roll-mirror-1")
+    small = build(config.net.__class__(**{**vars(config.net), "stages": ((4,), (8,)), "hidden": (4,)}), "filters")
+    network = tiled_network(small.eval(), 1, torch.device("cpu"))
+    volume = np.random.default_rng(0).standard_normal((1, 41, 30, 35)).astype(np.float32)
+    view = network.view((41, 30, 35))
+    assert view.alone == ""
+    assert len(view.tiles(16)) > 8
+    whole = network.run(volume[None])[0]
+    assert np.abs(joined(view, view.parts(volume, 16)) - whole).max() < 1e-5 * np.abs(whole).max()
+
+
+def test_small_turns_of_volumes_are_turns_and_no_turn_changes_nothing() -> None:
+    places = np.arange(5)
+    turns = volume_matrices(Augment(turn=30.0, zoom=1.0, flip=False), 0, 0, places)[:, :, :3].double()
+    assert torch.allclose(turns @ turns.mT, torch.eye(3).double().expand(5, 3, 3), atol=1e-6)
+    assert torch.allclose(torch.linalg.det(turns), torch.ones(5).double(), atol=1e-6)
+    still = volume_matrices(Augment(turn=0.0, flip=False), 0, 0, places[:1])
+    volume = torch.randn(1, 1, 6, 6, 6)
+    assert torch.allclose(warped(volume, still), volume, atol=1e-5)
+
+
+def test_drawn_volumes_have_textures_of_equal_variance_in_any_orientation() -> None:
+    values: dict[int, list[float]] = {0: [], 1: [], 2: []}
+    for number in range(40):
+        image, labels = draw(number)
+        for kind, found in values.items():
+            found.extend(image[labels == kind])
+    assert [np.var(found) for found in values.values()] == pytest.approx([0.9] * 3, rel=0.1)
+    turn = rotation(np.random.default_rng(0))
+    assert np.allclose(turn @ turn.T, np.eye(3))
+    assert np.linalg.det(turn) == pytest.approx(1)
+
+
+# --- which group ------------------------------------------------------------------------------------------------------
+
+
+def test_the_group_follows_from_the_spacing() -> None:
+    assert volume_symmetry.allowed([(1, 1, 1)]) == qt.OCTA_FULL
+    assert volume_symmetry.allowed([(1, 1, 1), (1, 1, 3)]).name == "D4h-3"
+    assert volume_symmetry.allowed([(1, 2, 3)]) == qt.mirrors(1, 2, 3)
+    assert volume_symmetry.check("D4-3", [(1, 1, 3)]) == qt.named("D4-3")
+    with pytest.raises(ConfigError, match="voxels of 1 x 1 x 3 mm are not cubes: use D4-3, or D4h-3"):
+        volume_symmetry.check("octa", [(1, 1, 3)])
+    with pytest.raises(ConfigError, match="use mirrors-1-2-3"):
+        volume_symmetry.check("D4-3", [(1, 2, 3)])
+
+
+@pytest.mark.parametrize(
+    ("lossy", "group"),
+    [
+        ("", "octa-full"),
+        ("m1 m2 m3", "octa"),
+        ("t1 t2", "D4-3"),
+        ("t1 t2 t3 m2 m3", "mirror-1"),
+        ("t1 t2 t3 m1 m2 m3", "none"),
+    ],
+)
+def test_what_volumes_lose_says_which_group(lossy: str, group: str) -> None:
+    rng = np.random.default_rng(0)
+    upright = 0.3 + 0.01 * rng.random(8)
+    names = {f"m{a}": f"mirrored along axis {a}" for a in (1, 2, 3)} | {
+        f"t{a}": f"turned about axis {a}" for a in (1, 2, 3)
+    }
+    after = {
+        name: upright + (0.6 if key in lossy.split() else 0.0) + 0.01 * rng.random(8) for key, name in names.items()
+    }
+    assert volume_symmetry.decide(upright, after, 1.0, qt.OCTA_FULL).symmetry == group
+    assert not volume_symmetry.decide(upright + 0.69, after, 1.0, qt.OCTA_FULL).sure
+
+
+# --- the command line -------------------------------------------------------------------------------------------------
+
+
+def test_from_a_folder_of_volumes_to_a_mask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = folder_of(tmp_path / "scans")
+    (folder / "dataset.json").write_text('{"labels": {"0": "background", "1": "near", "2": "far"}}')
+    code, said = quarterturn(capsys, "data", "info", folder)
+    assert code == 0
+    assert "8 volumes" in said
+    assert "near, far" in said
+    runs = tmp_path / "runs"
+    options = ("--epochs", 1, "--side", 8, "--runs-dir", runs, "--symmetry", "mirror-1")
+    code, said = quarterturn(capsys, "fit", folder, *options)
+    assert code == 0, said
+    run = next(runs.glob("fit/scans/*/seed0"))
+    assert "data:image/png" in (run / "report.html").read_text()
+    code, said = quarterturn(capsys, "predict", run, folder / "imagesTr/s0.nii.gz", "--out", tmp_path / "mask.nii.gz")
+    assert code == 0, said
+    assert volumes.labels(tmp_path / "mask.nii.gz", LIMIT).shape == SHAPE
+    for words, why in (
+        (("fit", folder, "--symmetry", "C4", "--runs-dir", runs), "C4 acts on 2 axes, and a volume has three"),
+        (("predict", run, folder / "imagesTr", "--out", tmp_path / "one.nii.gz"), "give a folder"),
+        (("export", run, "--to", "wsinfer", "--out", tmp_path / "w"), "is for images"),
+        (("fit", folder, "--task", "instances", "--runs-dir", runs), "is not for volumes"),
+    ):
+        code, said = quarterturn(capsys, *words)
+        assert (code, why in said) == (2, True), said
+
+
+def test_labels_of_another_place_and_groups_of_cubes_end_with_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = folder_of(tmp_path / "flat", spacing=(1, 1, 3), names="")
+    code, said = quarterturn(capsys, "fit", folder, "--symmetry", "octa", "--runs-dir", tmp_path / "runs")
+    assert (code, "use D4-3" in said) == (2, True), said
+    saved(folder / "labels/s1.nii.gz", scan(1)[1], np.diag([-1, 1, 3, 1.0]))
+    code, said = quarterturn(capsys, "train", "hippocampus/baseline", "--data", folder, "--runs-dir", tmp_path / "runs")
+    assert (code, "lie differently in space" in said) == (2, True), said

@@ -1,0 +1,170 @@
+"""The site: it builds, newcomers find their answers from its first page, and the API explains every argument."""
+
+import inspect
+import re
+import subprocess
+import sys
+import types
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import quarterturn as qt
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+SETTINGS = pytest.importorskip("tomllib").loads((ROOT / "zensical.toml").read_text())["project"]
+PUBLIC = {name: value for name, value in vars(qt).items() if name[0] != "_" and not isinstance(value, types.ModuleType)}
+LINK = re.compile(r"(?<!!)\[([^]]*)\]\((?!https?:)([^)#]*)(?:#[^)]*)?\)")
+
+# What a newcomer asks, and what the page with the answer shows in its first fifty lines.
+QUESTIONS = {
+    "start from installation": "quarterturn fit",
+    "make my ResNet or ViT invariant": "qt.convert(",
+    "a U-Net that turns along": "UNet(), qt.D4",
+    "fine-tune a pretrained network": "qt.wrap(",
+    "replace test-time augmentation": "qt.wrap(",
+    "few labels": "--compare",
+    "volumes": "for_spacing",
+    "my own group": "qt.generate(",
+    "segment large images": "--out mask.tif",
+    "export to ONNX, QuPath, bioimage.io": "--to onnx",
+    "many GPUs, or on a cluster": "--executor slurm",
+    "why it is slow": "qt.explain(",
+    "check a model": "qt.assert_equivariant(",
+    "reproduce the paper": "quarterturn table plankton",
+    "when not to use it": "When an ordinary network is the better choice",
+    "coming from escnn": "R2Conv",
+}
+
+
+def links(page: Path) -> list[tuple[str, Path]]:
+    """Words and targets of the links on a page to other pages."""
+    found = LINK.findall(page.read_text())
+    return [(words, (page.parent / target).resolve()) for words, target in found if target.endswith(".md")]
+
+
+def clicks(start: Path) -> dict[Path, int]:
+    """How many links lead from a page to each other one, at least."""
+    seen, waiting = {start: 0}, [start]
+    while waiting:
+        page = waiting.pop(0)
+        for _, target in links(page):
+            if target not in seen and target.exists():
+                seen[target] = seen[page] + 1
+                waiting.append(target)
+    return seen
+
+
+def pages_of(nav: object) -> list[str]:
+    """All pages of the navigation, in order."""
+    if isinstance(nav, str):
+        return [nav]
+    parts = nav.values() if isinstance(nav, dict) else nav
+    return [page for part in parts for page in pages_of(part)]
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_questions_are_answered_in_at_most_two_clicks(question: str) -> None:
+    near = {page for page, number in clicks(DOCS / "index.md").items() if number <= 2}
+    answer = QUESTIONS[question]
+    assert [page for page in near if answer in "\n".join(page.read_text().splitlines()[:50])] or [
+        page for page in near if f"## {answer}" in page.read_text()
+    ]
+
+
+def test_the_first_page_names_the_how_tos() -> None:
+    words = " ".join(re.sub(r"[^a-z ]", "", words.lower()) for words, _ in links(DOCS / "index.md"))
+    for wanted in ("resnet", "unet", "finetune", "augmentation", "few labels", "volumes", "group", "large images"):
+        assert wanted in words
+    for wanted in ("onnx", "gpus", "cluster", "slow", "check a model", "paper"):
+        assert wanted in words
+
+
+def test_clicks_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("[b](b.md) ![c](c.md) [d](https://example.org/d.md)")
+    (tmp_path / "b.md").write_text("[c](c.md#part)")
+    (tmp_path / "c.md").write_text("[a](a.md)")
+    assert {page.name: number for page, number in clicks(tmp_path / "a.md").items()} == {
+        "a.md": 0,
+        "b.md": 1,
+        "c.md": 2,
+    }
+
+
+def test_the_navigation_holds_every_page_once() -> None:
+    listed = pages_of(SETTINGS["nav"])
+    there = sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
+    assert sorted(listed) == there, "every page has a line in `nav` of zensical.toml"
+
+
+SCREENS = 120  # lines beside tables: about two screens
+LONG = {"api", "results", "speed", "decisions"}  # lists and tables; and the walk through the code
+LONG_PAGES = {"architecture.md"}
+
+
+def test_pages_are_at_most_two_screens_long() -> None:
+    for page in DOCS.rglob("*.md"):
+        name = page.relative_to(DOCS)
+        prose = [line for line in page.read_text().splitlines() if not line.startswith("|")]
+        assert len(prose) <= SCREENS or name.parts[0] in LONG or str(name) in LONG_PAGES, f"{name}: {len(prose)} lines"
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_the_api_has_every_public_name(name: str) -> None:
+    pages = "\n".join(page.read_text() for page in (DOCS / "api").glob("*.md"))
+    assert re.search(rf"^::: quarterturn\.{name}$|^\| `qt\.{name}` \||`qt\.{name}` is a", pages, re.MULTILINE)
+
+
+def unexplained(name: str, value: object) -> list[str]:
+    """What is missing: an example, or arguments that neither the docstring nor the shared table names."""
+    text = inspect.getdoc(value) or ""
+    shared = (DOCS / "api" / "index.md").read_text().partition("## Arguments that many layers share")[2]
+    missing = [] if ">>> " in text else ["an example"]
+    if inspect.isclass(value) and issubclass(value, (Exception, tuple)):
+        return missing
+    words = text.partition(">>> ")[0] + "\n".join(re.findall(r"^\| .*? \|", shared, re.MULTILINE))
+    named = {word for code in re.findall(r"`([^`]*)`", words) for word in re.findall(r"\w+", code)}
+    return missing + [argument for argument in inspect.signature(value).parameters if argument not in named]
+
+
+@pytest.mark.parametrize("name", [name for name, value in PUBLIC.items() if callable(value)])
+def test_every_argument_is_explained_and_every_name_has_an_example(name: str) -> None:
+    assert unexplained(name, PUBLIC[name]) == []
+
+
+def test_an_argument_without_a_word_is_found() -> None:
+    def half(group: qt.Group, width: int, depth: int) -> None:
+        """Only `width` is explained."""
+
+    assert unexplained("half", half) == ["an example", "depth"]
+
+
+def test_pictures_are_those_of_their_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("PIL")
+    monkeypatch.syspath_prepend(DOCS / "pictures")
+    import draw_ideas
+    import draw_operations
+
+    images = draw_operations.pictures()
+    drawn = {name: draw(images) for name, draw in draw_operations.DRAWN.items()}
+    drawn |= {name: draw() for name, draw in draw_ideas.DRAWN.items()}
+    for name, canvas in drawn.items():
+        shapes = [
+            re.sub('base64,[^"]*', "", text) for text in (canvas.text_of(), (DOCS / "pictures" / name).read_text())
+        ]
+        assert shapes[0] == shapes[1], f"{name} is old: make pictures"
+
+
+def test_the_site_builds() -> None:
+    python = ROOT / ".venv-docs" / "bin" / "python"
+    if not python.exists() and find_spec("zensical") is None:
+        pytest.skip("zensical is not installed: make docs")
+    command = [str(python if python.exists() else sys.executable), str(ROOT / ".ci" / "site")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    site = ROOT / "site"
+    for page in site.rglob("*.html"):
+        for target in re.findall(r'(?:href|src)="(?!https?:|data:|#|mailto:|/)([^"#?]*)', page.read_text()):
+            assert (page.parent / target).exists(), f"{page.relative_to(site)}: {target}"
