@@ -79,7 +79,7 @@ def ordinary(width: int = 24) -> nn.Module:
     return nn.Sequential(
         *(nn.Conv3d(1, width, 3, padding=1), nn.BatchNorm3d(width), nn.ReLU()),
         *(nn.Conv3d(width, width, 3, 2, 1), nn.BatchNorm3d(width), nn.ReLU()),
-        *(nn.Conv3d(width, 2 * width, 3, padding=1), nn.ReLU()),
+        *(nn.Conv3d(width, 2 * width, 3, padding=1), nn.BatchNorm3d(2 * width), nn.ReLU()),
         *(nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(2 * width, len(BLOCKS))),
     )
 
@@ -94,7 +94,7 @@ for name, network in networks.items():
 
 # %%
 def trained(network: nn.Module, epochs: int = 8) -> None:
-    optimizer = torch.optim.AdamW(network.parameters(), lr=4e-3)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3)
     for _ in range(epochs):
         for batch in torch.randperm(300).split(15):
             loss = F.cross_entropy(network(volumes[train][batch]), labels[train][batch])
