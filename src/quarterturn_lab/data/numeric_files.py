@@ -249,10 +249,13 @@ def opened_tiff(path: Path) -> Any:
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # it tells each oddity of a file in a line
     tiff_structure.check(path)
     file = tifffile.TiffFile(path)
-    width, height = file.pages.first.imagewidth, file.pages.first.imagelength
-    if width * height < 1:
+    try:
+        width, height = file.pages.first.imagewidth, file.pages.first.imagelength
+        if width * height < 1:
+            raise ValueError(f"it says that it has {width} x {height} pixels")
+    except Exception:
         file.close()
-        raise ValueError(f"it says that it has {width} x {height} pixels")
+        raise
     return file
 
 
