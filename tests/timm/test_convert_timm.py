@@ -158,7 +158,7 @@ def test_networks_with_attention_are_exact_and_mostly_rolled(name: str, has_plai
 def test_more_networks_with_attention_are_exact(name: str) -> None:
     net, (x,) = made(name), images_like([torch.randn(2, 3, 256, 256)], dim=2)
     converted = qt.convert(net, qt.C4, example=x)
-    assert converted.conversion.plain
+    assert converted.conversion.rolled_share > 0.8
     assert is_exact(lively(converted, [x]), qt.C4, x)
     assert not is_exact(lively(net, [x]), qt.C4, x)
 
