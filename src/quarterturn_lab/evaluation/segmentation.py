@@ -77,15 +77,15 @@ def break_even(probabilities: Sequence[Map], truths: Sequence[Map], slack: int =
 # --- overlap ----------------------------------------------------------------------------------------------------------
 
 
-def dice(predicted: Map, truth: Map) -> float:
-    """The Dice score of two masks; 1 if both are empty.
+def dice(predicted: Map, truth: Map, empty: float = 1.0) -> float:
+    """The Dice score of two masks; `empty` if both are.
 
     >>> dice(np.array([[1, 1, 0]]), np.array([[0, 1, 0]])) == 2 / 3
     True
     """
     a, b = predicted > 0, truth > 0
     total = int(a.sum()) + int(b.sum())
-    return 2 * int((a & b).sum()) / total if total else 1.0
+    return 2 * int((a & b).sum()) / total if total else empty
 
 
 def region_counts(probabilities: Map, truth: Map) -> NDArray[np.int64]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy import ndimage  # type: ignore[import-untyped]
 
 from quarterturn_lab.data.dataset import VOID
+from quarterturn_lab.evaluation.segmentation import dice
 
 Mask = NDArray[np.bool_]
 Spacing = tuple[float, ...]
@@ -30,7 +31,7 @@ def volume_scores(
         right, counted = right + int((found == truth)[known].sum()), counted + int(known.sum())
         for c in range(1, classes):
             a, b = found == c, truth == c
-            overlap[i, c - 1] = dice(a, b)
+            overlap[i, c - 1] = dice(a, b, empty=np.nan)
             mean[i, c - 1], far[i, c - 1] = surface_distances(a, b, spacing)
     each = {f"dice_{c}": _mean(overlap[:, c - 1]) for c in range(1, classes)} if classes > 2 else {}
     return {
@@ -49,16 +50,6 @@ def _mean(values: NDArray[np.float64]) -> float:
 
 def _by_class(values: NDArray[np.float64]) -> float:
     return _mean(np.array([_mean(column) for column in values.T]))
-
-
-def dice(a: Mask, b: Mask) -> float:
-    """Twice the overlap by the sum of both; NaN if both are empty.
-
-    >>> dice(np.array([True, True, False]), np.array([False, True, False])) == 2 / 3
-    True
-    """
-    total = int(a.sum()) + int(b.sum())
-    return 2 * int((a & b).sum()) / total if total else float("nan")
 
 
 def surface_distances(a: Mask, b: Mask, spacing: Spacing) -> tuple[float, float]:

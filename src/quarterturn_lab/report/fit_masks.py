@@ -1,11 +1,12 @@
 """The cards of a fit with masks or regions: overlap by image and by class, and the best, middle and worst images."""
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quarterturn_lab.evaluation import segmentation, volumes
+from quarterturn_lab.evaluation import segmentation
 from quarterturn_lab.report import svg
 from quarterturn_lab.report.cards import Bar, Card, Thumb, short
 from quarterturn_lab.report.fit_volumes import volume_examples
@@ -20,7 +21,7 @@ def dice_by_image(run: Judged) -> NDArray[np.float64]:
     pairs = zip(run.predicted, run.labels, strict=True)
     if run.config.net.axes == 3:  # the background is most of a volume
         classes = range(1, len(run.data.classes))
-        each = [[volumes.dice(p.argmax(0) == c, t == c) for c in classes] for p, t in pairs]
+        each = [[segmentation.dice(p.argmax(0) == c, t == c, empty=math.nan) for c in classes] for p, t in pairs]
         return np.array([np.mean(known) if (known := [d for d in found if d == d]) else np.nan for found in each])
     if run.data.task == "regions":
         return np.array([segmentation.mean_dice(segmentation.region_counts(p, t)) for p, t in pairs])
