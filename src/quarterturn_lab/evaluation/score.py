@@ -177,16 +177,16 @@ def examples(config: Config, data: Data, indices: Indices) -> torch.Tensor:
 
 def scene_error(config: Config, net: nn.Module, data: Scenes, index: int, group: Group) -> float:
     """The equivariance error of a whole image's mask: the largest change of a probability over the group."""
-    device = next(net.parameters()).device
-    run = runner(for_whole_images(config, net), device)
+    device, whole = next(net.parameters()).device, for_whole_images(config, net)
     image = torch.from_numpy(scaling_of(data)(data.images[index], data.axes))[None]
     if data.axes == 3:
-        network = tiled_network(for_whole_images(config, net), config.net.channels, device)
+        network = tiled_network(whole, config.net.channels, device)
         return max(
             equivariance_error(
                 lambda x: torch.from_numpy(_of_volume(network, x[0].numpy(), data.task))[None], group, image
             ).absolute
         )
+    run = runner(whole, device)
 
     def mask(x: torch.Tensor) -> torch.Tensor:
         found = object_map(run, x[0].numpy(), config.net.margin, config.net.unet, data.task)
