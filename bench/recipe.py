@@ -1,9 +1,9 @@
-"""CPU milliseconds of training for one image, for the networks of the recipe studies: warps, steps and averages.
+"""CPU milliseconds of training for one image or patch, for the networks of studies that fix their epochs beforehand.
 
 python bench/recipe.py --data DIR [--experiment recipe-plankton-2000]
 
-Networks take turns, a few steps each, so that a busy machine is busy for all alike. The studies
-(src/quarterturn_lab/studies/recipe.py) divide their budgets by these figures, rounded.
+Warps, steps and averages count. Networks take turns, a few steps each, so that a busy machine is busy for all alike.
+The studies (src/quarterturn_lab/studies/recipe.py and volumes.py) divide their budgets by these figures, rounded.
 """
 
 import statistics
@@ -15,15 +15,28 @@ from harness import Rows, parser_for, start_again_with_a_warm_allocator, write
 from quarterturn_lab.runs.loading import load
 from quarterturn_lab.runs.network import net_for
 from quarterturn_lab.settings.experiments import config_for
-from quarterturn_lab.studies.recipe import MILLISECONDS
+from quarterturn_lab.studies import recipe, volumes
 from quarterturn_lab.training import loop
 
 STEPS, ROUNDS = 4, 7  # the first round warms up
+VOLUMES = {"hippocampus": volumes.MILLISECONDS, "volumes-embedded": volumes.CELL_MILLISECONDS}
 
 
-def measure(experiment: str, folder: str) -> Rows:
-    networks = [(row, width) for row, widths in MILLISECONDS.items() for width in widths]
-    configs = [config_for(experiment, row, data=folder, width=width, blocks=1, epochs=1000) for row, width in networks]
+def networks_of(experiment: str) -> list[tuple[str, int | None]]:
+    """Rows of the experiment, and maps where a study varies them."""
+    if experiment in VOLUMES:
+        return [(row, None) for row in VOLUMES[experiment]]
+    return [(row, width) for row, widths in recipe.MILLISECONDS.items() for width in widths]
+
+
+def measure(experiment: str, folder: str | None) -> Rows:
+    networks = networks_of(experiment)
+    configs = [
+        config_for(
+            experiment, row, data=folder, epochs=1000, **({} if width is None else {"width": width, "blocks": 1})
+        )
+        for row, width in networks
+    ]
     data = load(configs[0])
     runs = []
     for config in configs:
@@ -37,7 +50,7 @@ def measure(experiment: str, folder: str) -> Rows:
                 next(steps)
             found.append((time.process_time() - start) / STEPS / config.batch_images)
     return [
-        {"experiment": experiment, "row": row, "maps": width, "ms": f"{1000 * statistics.median(found[1:]):.2f}"}
+        {"experiment": experiment, "row": row, "maps": width or "", "ms": f"{1000 * statistics.median(found[1:]):.2f}"}
         for (row, width), found in zip(networks, seconds, strict=True)
     ]
 
@@ -45,7 +58,7 @@ def measure(experiment: str, folder: str) -> Rows:
 def main() -> None:
     start_again_with_a_warm_allocator()
     parser = parser_for(__doc__)
-    parser.add_argument("--data", required=True, help="the folder of the images")
+    parser.add_argument("--data", help="the folder of the images")
     parser.add_argument("--experiment", default="recipe-plankton-2000")
     options = parser.parse_args()
     torch.set_num_threads(1)
