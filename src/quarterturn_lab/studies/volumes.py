@@ -91,8 +91,8 @@ def _embedded() -> Study:
         tuple(Question(rolled[n], ordinary[n], f"{n} volumes, {CELL_SECONDS} CPU seconds each") for n in SIZES),
         (
             *LIMITS,
-            "The width was chosen after trials on another processor: with as many maps as the ordinary network, and 200 "
-            "volumes, 24 orientations reached a Dice of 0.37 and the ordinary network 0.87 (one run each).",
+            "The width was chosen after trials on another processor: with as many maps as the ordinary network, and "
+            "200 volumes, 24 orientations reached a Dice of 0.37 and the ordinary network 0.87 (one run each).",
         ),
         measure="overlap",
         series=(tuple(ordinary.values()), tuple(rolled.values())),
