@@ -405,6 +405,22 @@ def test_machines_are_named_with_what_they_ran() -> None:
     assert "pool-mean" not in other
 
 
+def test_cpu_seconds_are_of_the_processor_that_made_most_runs() -> None:
+    found = made_up(LOSSES)
+    for label, seed in (("baseline", 1), ("pool-max", 0)):
+        run = found.runs["plankton-small", label, seed]
+        run["environment"] = {**run["environment"], "processor": "a slow processor"}
+        run["cpu_seconds"] = 10 * run["cpu_seconds"]
+    usual = found.runs["plankton-small", "baseline", 0]["cpu_seconds"]
+    assert findings.average(SMALL, found, "baseline", "cpu_seconds") == usual
+    assert findings.average(SMALL, found, "pool-max", "cpu_seconds") > usual  # it has no others
+    assert findings.cpu_ratio(SMALL, found, "pool-mean", "baseline") == pytest.approx(
+        found.runs["plankton-small", "pool-mean", 0]["cpu_seconds"] / usual
+    )
+    assert findings.cpu_ratio(SMALL, found, "pool-max", "pool-mean") is None  # no seed on one processor
+    assert decisions.unevenness(SMALL, found) == 1
+
+
 def test_turns_that_were_not_scored_leave_a_gap() -> None:
     found = made_up({"baseline": [2.0], "pool-mean": [1.9]})
     turned = found.runs["plankton-small", "pool-mean", 0].pop("test_4_turns")

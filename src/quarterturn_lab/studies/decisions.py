@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from quarterturn_lab.evaluation.statistics import mean_sd
 from quarterturn_lab.studies.definition import TURNED, Case, Question, Study
-from quarterturn_lab.studies.findings import Gap, average, figure, gap, other_measure, values
+from quarterturn_lab.studies.findings import Gap, average, figure, gap, other_measure, timed, values
 from quarterturn_lab.studies.measures import MEASURES
 from quarterturn_lab.studies.names import line_name, name, split
 from quarterturn_lab.studies.records import Records
@@ -210,6 +210,6 @@ def unevenness(study: Study, records: Records) -> float:
     ratios = [1.0]
     for sides in lines(study):
         entries = [study.labels[split(side)[0]] for side in sides]
-        epochs = [run["cpu_seconds"] / e.config(0).epochs for e in entries for run in records.of(e).values()]
+        epochs = [run["cpu_seconds"] / e.config(0).epochs for e in entries for run in timed(study, records, e)]
         ratios += [max(epochs) / min(epochs)] if epochs else []
     return max(ratios)

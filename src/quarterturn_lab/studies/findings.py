@@ -1,5 +1,6 @@
 """What the records of a study say: figures of each side, paired differences, the control that validation prefers."""
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -42,10 +43,26 @@ def figure(study: Study, records: Records, side: str, part: str = "test") -> str
     return f"{mean_sd(found)[0]:.{measure.digits}f}{' %' if measure.error else ''}" if found else "-"
 
 
-def average(study: Study, records: Records, side: str, what: str) -> float:
-    """The mean over seeds of an item of the records, such as CPU seconds, for a side that has been run."""
-    found = records.of(study.labels[split(side)[0]]).values()
+def average(study: Study, records: Records, side: str, what: Literal["cpu_seconds", "train_images"]) -> float:
+    """The mean over seeds of an item of the records, for a side that has been run."""
+    entry = study.labels[split(side)[0]]
+    found = timed(study, records, entry) if what == "cpu_seconds" else list(records.of(entry).values())
     return mean_sd([record[what] for record in found])[0]
+
+
+def timed(study: Study, records: Records, entry: Entry) -> list[Record]:
+    """The runs of an entry whose CPU seconds compare: those of the processor that made most runs of the study.
+
+    An entry without any of these has those that there are. Scores do not depend on the processor, for the number of
+    epochs is fixed beforehand.
+    """
+    made = Counter(processor(run) for each in study.entries for run in records.of(each).values())
+    found = list(records.of(entry).values())
+    return [run for run in found if processor(run) == made.most_common(1)[0][0]] or found
+
+
+def processor(record: Record) -> str:
+    return str(record["environment"]["processor"])
 
 
 # --- paired differences -----------------------------------------------------------------------------------------------
@@ -119,9 +136,9 @@ def strongest_plain(study: Study, records: Records, who: str) -> str | None:
 
 
 def cpu_ratio(study: Study, records: Records, one: str, other: str) -> float | None:
-    """CPU seconds of training, one against another, over the seeds that both have."""
+    """CPU seconds of training, one against another, over the seeds that one processor has made of both."""
     first, second = (records.of(study.labels[split(side)[0]]) for side in (one, other))
-    shared = first.keys() & second.keys()
+    shared = {s for s in first.keys() & second.keys() if processor(first[s]) == processor(second[s])}
     if not shared:
         return None
     return sum(first[s]["cpu_seconds"] for s in shared) / sum(second[s]["cpu_seconds"] for s in shared)

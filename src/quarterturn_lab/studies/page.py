@@ -6,7 +6,7 @@ from quarterturn_lab.report.table import plus_minus
 from quarterturn_lab.settings.in_words import training_in_words
 from quarterturn_lab.studies import decisions
 from quarterturn_lab.studies.definition import Entry, Study
-from quarterturn_lab.studies.findings import Gap, absent, gap, judged_part, other_measure, past_best, state
+from quarterturn_lab.studies.findings import Gap, absent, gap, judged_part, other_measure, past_best, state, timed
 from quarterturn_lab.studies.measures import MEASURES, together
 from quarterturn_lab.studies.names import glossary, name, names, told
 from quarterturn_lab.studies.paper import beside, claims, paper_digits, printed
@@ -182,7 +182,7 @@ def cells(study: Study, records: Records, entry: Entry) -> tuple[str, ...]:
         figures("train", measures[0]),
         *(figures("test", measure) for measure in measures),
         *(figures("test_4_turns", measure) for measure in measures),
-        plus_minus(mean_sd([record["cpu_seconds"] for record in found]), 0),
+        plus_minus(mean_sd([record["cpu_seconds"] for record in timed(study, records, entry)]), 0),
         last,
     )
 
@@ -321,7 +321,10 @@ def ran_on(study: Study, records: Records) -> list[str]:
             every = len(seeds) == study.labels[label].seeds
             rows.append(f"`{label}`" + ("" if every else f" (seeds {', '.join(map(str, seeds))})"))
         lines.append(f"- {words}: {', '.join(rows)}")
-    return [*lines, "- CPU seconds of two machines are not comparable."]
+    return [
+        *lines,
+        "- CPU seconds of two machines are not comparable: the means are of the first, where it has runs of a network.",
+    ]
 
 
 def trained_past(study: Study, records: Records) -> list[str]:
