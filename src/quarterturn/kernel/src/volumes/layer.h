@@ -187,10 +187,13 @@ struct Layer {
         const float *x, *end;
         int64_t channels, next = -1;
         float* held;
-        std::vector<int64_t> shift;
+        std::vector<int64_t> shift, starts, within;  // starts: of the planes; within: where it reads in its own
 
         Planes(const Layer& layer, const float* x, const float* end, int64_t channels, float* held)
-            : layer(layer), x(x), end(end), channels(channels), held(held), shift(layer.offsets * layer.order) {
+            : layer(layer), x(x), end(end), channels(channels), held(held), shift(layer.offsets * layer.order), starts(layer.ring) {
+            const int64_t* at = layer.place.data();
+            for (size_t i = 0; i < shift.size(); i++, at += 3)
+                within.push_back(static_cast<int64_t>(i) % layer.order * layer.plane + at[1] * layer.axes[2].pitch + at[2]);
             std::memset(held, 0, sizeof(float) * layer.ring * channels * layer.plane);
         }
         // What the next output plane reads and this one does not.
@@ -205,10 +208,8 @@ struct Layer {
             const int64_t size = channels * layer.plane, ring = layer.ring;
             for (int64_t i = std::max(z, next); i < z + ring; i++) layer.pad(x, end, channels, i, held + i % ring * size);
             next = z + ring;
-            const int64_t* at = layer.place.data();
-            for (size_t i = 0; i < shift.size(); i++, at += 3)
-                shift[i] = (z + at[0]) % ring * size + static_cast<int64_t>(i) % layer.order * layer.plane +
-                           at[1] * layer.axes[2].pitch + at[2];
+            for (int64_t k = 0; k < ring; k++) starts[k] = (z + k) % ring * size;
+            for (size_t i = 0; i < shift.size(); i++) shift[i] = starts[layer.place[3 * i]] + within[i];
         }
     };
 
