@@ -156,10 +156,4 @@ struct WeightGradient : Layer {
     }
 };
 
-// Memory for what all threads read in a call.
-static inline Room& shared_room() {
-    static thread_local Room room;
-    return room;
-}
-
 }  // namespace volumes

@@ -16,6 +16,12 @@ constexpr int64_t CACHE_LINE = 64 / sizeof(float);
 
 static inline int64_t round(int64_t count) { return (count + LANES - 1) / LANES * LANES; }
 
+// Memory for what all threads read in a call.
+static inline Room& shared_room() {
+    static thread_local Room room;
+    return room;
+}
+
 // --- numbers ---------------------------------------------------------------------------------------------------------
 
 struct Job {
@@ -187,10 +193,13 @@ struct Layer {
         const float *x, *end;
         int64_t channels, next = -1;
         float* held;
-        std::vector<int64_t> shift;
+        std::vector<int64_t> shift, starts, within;  // starts: of the planes; within: where it reads in its own
 
         Planes(const Layer& layer, const float* x, const float* end, int64_t channels, float* held)
-            : layer(layer), x(x), end(end), channels(channels), held(held), shift(layer.offsets * layer.order) {
+            : layer(layer), x(x), end(end), channels(channels), held(held), shift(layer.offsets * layer.order), starts(layer.ring) {
+            const int64_t* at = layer.place.data();
+            for (size_t i = 0; i < shift.size(); i++, at += 3)
+                within.push_back(static_cast<int64_t>(i) % layer.order * layer.plane + at[1] * layer.axes[2].pitch + at[2]);
             std::memset(held, 0, sizeof(float) * layer.ring * channels * layer.plane);
         }
         // What the next output plane reads and this one does not.
@@ -205,10 +214,8 @@ struct Layer {
             const int64_t size = channels * layer.plane, ring = layer.ring;
             for (int64_t i = std::max(z, next); i < z + ring; i++) layer.pad(x, end, channels, i, held + i % ring * size);
             next = z + ring;
-            const int64_t* at = layer.place.data();
-            for (size_t i = 0; i < shift.size(); i++, at += 3)
-                shift[i] = (z + at[0]) % ring * size + static_cast<int64_t>(i) % layer.order * layer.plane +
-                           at[1] * layer.axes[2].pitch + at[2];
+            for (int64_t k = 0; k < ring; k++) starts[k] = (z + k) % ring * size;
+            for (size_t i = 0; i < shift.size(); i++) shift[i] = starts[layer.place[3 * i]] + within[i];
         }
     };
 
@@ -236,24 +243,35 @@ struct Layer {
     // The products of a tile of so many vectors: what each is called with, and what is read and written from where on.
     struct Product {
         Multiply multiply;
-        int64_t a, b, y, parts, columns, high;
+        int64_t a, b, y, parts, high, from, columns, wide;
     };
     struct Products {
         std::vector<Product> all;
         std::vector<int64_t> where;  // for each output feature where its sums are, as the synthesis reads them
 
         Products(const Layer& layer, int64_t many) : where(layer.out * layer.products) {
-            int64_t y = 0;
+            int64_t y = 0, b = 0, next = 0;
             if (!many) return;
             for (const Job& job : layer.jobs) {
                 const int64_t columns = job.columns * layer.out, high = job.rows * many * LANES;
                 in_products(job.rows, many, columns, [&](int64_t r, int64_t tall, int64_t n, int64_t wide) {
-                    all.push_back({MULTIPLY[tall * many - 1][wide - 1], (job.part + r) * many * LANES,
-                                   job.weight * layer.out + n, y, job.parts, columns, high});
+                    if (!r) b = next, next += job.parts * wide;
+                    all.push_back({MULTIPLY[tall * many - 1][wide - 1], (job.part + r) * many * LANES, b, y, job.parts, high,
+                                   job.weight * layer.out + n, columns, wide});
                     for (int64_t i = n; i < n + wide; i++)
                         for (int64_t k = r; k < r + tall; k++, y += many * LANES)
                             where[i % layer.out * layer.products + job.product + i / layer.out * job.rows + k] = y;
                 });
+            }
+        }
+
+        // The weights of a block of pairs, in the order in which the products read them.
+        void pack(const Layer& layer, const float* weight, int64_t count, float* packed) const {
+            for (const Product& now : all) {
+                float* to = packed + now.b * count;
+                for (int64_t p = 0; p < now.parts; p++)
+                    for (int64_t k = 0; k < count; k++, to += now.wide)
+                        std::copy_n(weight + k * layer.weights * layer.out + now.from + p * now.columns, now.wide, to);
             }
         }
     };
@@ -272,7 +290,8 @@ struct Layer {
                 }
     }
 
-    void forward(const float* x, const float* weight, const float* bias, float* y, int64_t threads, Parallel parallel) const {
+    void forward(const float* x, const float* weight, const float* bias, float* y, Room& shared, int64_t threads,
+                 Parallel parallel) const {
         const int64_t source = product({in, order, axes[0].source, axes[1].source, axes[2].source});
         const float* end = x + batch * source;
         const int64_t most = tile(), deep = depth(PANEL_ROOM, most), tiles = (vectors() + most - 1) / most;
@@ -281,6 +300,11 @@ struct Layer {
         const int64_t planes = axes[0].target, smallest = vectors() / tiles;  // tiles have this many vectors, or one more
         const Products cuts[2] = {{*this, smallest}, {*this, smallest < most ? smallest + 1 : 0}};
         const int64_t pieces = threads == 1 ? 1 : std::clamp<int64_t>((2 * threads + batch - 1) / std::max<int64_t>(batch, 1), 1, planes);
+        const int64_t of_pair = weights * out, all_weights = pairs() * of_pair;
+        float* packed = shared.get(2 * all_weights);
+        for (int64_t i = 0; i < 2; i++)
+            for (int64_t k = 0; k < pairs(); k += deep)
+                cuts[i].pack(*this, weight + k * of_pair, std::min(deep, pairs() - k), packed + i * all_weights + k * of_pair);
         in_parallel(batch * pieces, threads, parallel, [&](int64_t task) {
             const int64_t n = task / pieces, piece = task % pieces;
             float* start = room_of_this_thread().get(panel + sums + turned + scratch() + held);
@@ -295,15 +319,17 @@ struct Layer {
                     const int64_t begin = t * vectors() / tiles, many = (t + 1) * vectors() / tiles - begin;
                     Soon writes{to + lanes[begin].to, out * order, target, many * LANES / CACHE_LINE + 1};
                     const int64_t some_writes = writes.all() / blocks + 1;
+                    const Products& cut = cuts[many - smallest];
+                    const float* ready = packed + (many - smallest) * all_weights;
                     for (int64_t k = 0; k < pairs(); k += deep) {
                         reads.ask<false>(some_reads), writes.ask<true>(some_writes);
                         const int64_t count = std::min(deep, pairs() - k);
                         analyse(read, k, count, begin, many, start, between);
-                        for (const Product& now : cuts[many - smallest].all)
-                            now.multiply(start + now.a, now.high, parts * many * LANES, weight + k * weights * out + now.b,
-                                         now.columns, weights * out, now.parts, count, all + now.y, k == 0);
+                        for (const Product& now : cut.all)
+                            now.multiply(start + now.a, now.high, parts * many * LANES, ready + k * of_pair + now.b * count,
+                                         now.parts, count, all + now.y, k == 0);
                     }
-                    programs[1].run(all, cuts[many - smallest].where.data(), out_of, out, many, between);
+                    programs[1].run(all, cut.where.data(), out_of, out, many, between);
                     write(out_of, bias, begin, many, to);
                 }
             }

@@ -14,20 +14,21 @@ constexpr int SUMS = 12, MOST_VECTORS = 4, MOST_COLUMNS = 6;
 constexpr int SUMS = 3, MOST_VECTORS = 3, MOST_COLUMNS = 3;
 #endif
 
-// y[column][vector] += sum over parts and k of b[part][k][column] * a[part][k][vector], a chain in this order.
+// y[column][vector] += sum over parts and k of b[part][k][column] * a[part][k][vector], a chain in this order. The columns
+// of b lie together.
 template <int M, int N>
-[[gnu::noinline]] static void multiply(const float* a, int64_t a_part, int64_t a_pitch, const float* b, int64_t b_part,
-                                       int64_t b_pitch, int64_t parts, int64_t depth, float* y, bool first) {
+[[gnu::noinline]] static void multiply(const float* a, int64_t a_part, int64_t a_pitch, const float* b, int64_t parts,
+                                       int64_t depth, float* y, bool first) {
     V sum[N][M];
     UNROLL for (int n = 0; n < N; n++)
         UNROLL for (int m = 0; m < M; m++) sum[n][m] = first ? V{} : load<LANES>(y + (n * M + m) * LANES);
     for (int64_t p = 0; p < parts; p++) {
-        const float *x = a + p * a_part, *w = b + p * b_part;
-        for (int64_t k = 0; k < depth; k++, x += a_pitch, w += b_pitch) {
+        const float* x = a + p * a_part;
+        for (int64_t k = 0; k < depth; k++, x += a_pitch, b += N) {
             V v[M];
             UNROLL for (int m = 0; m < M; m++) v[m] = load<LANES>(x + m * LANES);
             UNROLL for (int n = 0; n < N; n++)
-                UNROLL for (int m = 0; m < M; m++) sum[n][m] += v[m] * w[n];
+                UNROLL for (int m = 0; m < M; m++) sum[n][m] += v[m] * b[n];
         }
     }
     UNROLL for (int n = 0; n < N; n++)

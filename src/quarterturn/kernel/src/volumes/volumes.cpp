@@ -19,7 +19,7 @@ int quarterturn_volume_convolve(const int64_t* numbers, int64_t length, const fl
         layer.check(x_size, y_size);
         layer.check_weight(weight_size);
         need_size(bias_size, layer.out, "the bias");
-        layer.forward(x, weight, bias, y, threads, parallel);
+        layer.forward(x, weight, bias, y, volumes::shared_room(), threads, parallel);
     });
 }
 
