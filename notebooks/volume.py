@@ -31,7 +31,7 @@ torch.set_num_threads(1)
 # %% [markdown]
 # ## The volumes
 #
-# Six blocks of four cubes, with noise. The last two are mirror images of each other: no turn maps one to the other. So
+# Six blocks of four voxels, with noise. The last two are mirror images of each other: no turn maps one to the other. So
 # flips must stay out of the group.
 
 
@@ -44,16 +44,15 @@ BLOCKS = {
     "left": [(0, 0, 0), (0, 0, 1), (0, 1, 1), (1, 1, 1)],
     "right": [(1, 0, 0), (1, 0, 1), (1, 1, 1), (0, 1, 1)],
 }
-SIDE, CUBE = 12, 2
+SIDE = 8
 
 
 def block(number: int) -> np.ndarray:
     rng = np.random.default_rng(number)
     cubes = np.array(list(BLOCKS.values())[number % len(BLOCKS)])
-    start = [rng.integers(SIDE - CUBE * (cubes[:, axis].max() + 1) + 1) for axis in range(3)]
-    volume = rng.normal(0, 0.1, (SIDE,) * 3).astype(np.float32)
-    for z, y, x in start + CUBE * cubes:
-        volume[z : z + CUBE, y : y + CUBE, x : x + CUBE] += 1
+    start = rng.integers(SIDE - cubes.max(0))
+    volume = rng.normal(0, 0.2, (SIDE,) * 3).astype(np.float32)
+    volume[tuple((start + cubes).T)] += 1
     return volume
 
 
@@ -77,10 +76,9 @@ for i, ax in enumerate(axes):
 # %%
 def ordinary(width: int = 24) -> nn.Module:
     return nn.Sequential(
-        *(nn.Conv3d(1, width, 3, padding=1), nn.BatchNorm3d(width), nn.ReLU()),
-        *(nn.Conv3d(width, width, 3, 2, 1), nn.BatchNorm3d(width), nn.ReLU()),
-        *(nn.Conv3d(width, 2 * width, 3, padding=1), nn.BatchNorm3d(2 * width), nn.ReLU()),
-        *(nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(2 * width, len(BLOCKS))),
+        *(nn.Conv3d(1, width, 3), nn.BatchNorm3d(width), nn.ReLU()),
+        *(nn.Conv3d(width, 2 * width, 3), nn.BatchNorm3d(2 * width), nn.ReLU()),
+        *(nn.AdaptiveMaxPool3d(1), nn.Flatten(), nn.Linear(2 * width, len(BLOCKS))),
     )
 
 

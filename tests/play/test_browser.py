@@ -92,15 +92,15 @@ def _until(found: Callable[[], Any]) -> Any:
         time.sleep(0.2)
 
 
-def _cards(browser: Any) -> list[tuple[str, str, str]]:
+def _cards(browser: Any, key: str = "") -> list[tuple[str, str, str]]:
     """The title, the change and the text of both cards."""
-    found = browser.find_elements(By.CSS_SELECTOR, "#answers section")
+    found = browser.find_elements(By.CSS_SELECTOR, f"#{key}answers section")
     return [(card.get_attribute("data-title"), card.get_attribute("data-change"), card.text) for card in found]
 
 
-def _turn(browser: Any, degrees: int) -> None:
+def _turn(browser: Any, degrees: int, key: str = "") -> None:
     """Type an angle into the slider's field."""
-    field = browser.find_element(By.CSS_SELECTOR, "#angle input[type=number]")
+    field = browser.find_element(By.CSS_SELECTOR, f"#{key}angle input[type=number]")
     field.send_keys(Keys.CONTROL, "a")
     field.send_keys(str(degrees), Keys.ENTER)
 
@@ -148,6 +148,22 @@ def test_the_pair(start: Start, browser: Any, tmp_path: Path) -> None:
     wide = browser.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
     assert wide[0] <= wide[1]  # nothing to scroll sideways
     assert _requests(browser) == {"127.0.0.1"}
+
+
+def test_masks_of_the_pair_turn_along(start: Start, browser: Any) -> None:
+    browser.get(start())
+    _until(lambda: browser.find_element(By.XPATH, "//button[@role='tab'][contains(., 'Where is it')]")).click()
+    _until(lambda: len(found := _cards(browser, "tab1-")) == 2 and found[0][2])
+    moved = []
+    for degrees in (90, 180, 270):
+        _turn(browser, degrees, "tab1-")
+        cards = _until(lambda: (found := _cards(browser, "tab1-"))[0][1] not in ("", *moved) and found)
+        assert float(cards[1][1]) < 1e-5
+        assert "0 of 4,096 pixels change their label" in cards[1][2]
+        moved.append(cards[0][1])
+    assert max(map(float, moved)) > 0.01
+    wide = browser.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
+    assert wide[0] <= wide[1]
 
 
 @pytest.mark.parametrize("browser", [390], indirect=True)
