@@ -1,4 +1,4 @@
-"""The playground in a real browser. Needs chromium and its driver (Debian: chromium-driver)."""
+"""The playground and the site in a real browser. Needs chromium and its driver (Debian: chromium-driver)."""
 
 import os
 import re
@@ -25,6 +25,7 @@ from quarterturn_lab.training import training_run
 CHROMIUM, DRIVER = (shutil.which(name) for name in ("chromium", "chromedriver"))
 FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
 --disable-component-update --disable-sync --hide-scrollbars"""
+SITE = Path(__file__).parents[2] / "site"
 PATIENCE = 60  # seconds for anything: this may run beside other work
 
 pytestmark = [
@@ -202,3 +203,49 @@ def test_other_hosts_are_refused(start: Start, tmp_path: Path) -> None:
     address = start(str(tmp_path / "run"))
     with pytest.raises(urllib.error.HTTPError, match="400"):
         urllib.request.urlopen(urllib.request.Request(address, headers={"Host": "evil.example"}), timeout=20)
+
+
+SCREENS = 2000  # pixels that a page has beside its tables: two screens of 1280 x 1000
+LONG = ("api/", "results/", "speed/")  # lists and tables
+SEEN = """
+const article = document.querySelector("article"), sum = (all, value) => [...all].reduce((s, e) => s + value(e), 0);
+return {
+    prose: article.offsetHeight - sum(article.querySelectorAll("table"), table => table.offsetHeight),
+    wide: document.documentElement.scrollWidth - window.innerWidth,
+    missing: sum(article.querySelectorAll("img"), image => image.complete && !image.naturalWidth),
+};
+"""
+
+
+def _faults(browser: Any, pages: list[Path], root: Path) -> list[str]:
+    """What is wrong with these pages: too long, wider than the screen, without a picture."""
+    found = []
+    for page in pages:
+        browser.get(page.as_uri())
+        name, seen = page.relative_to(root).as_posix(), browser.execute_script(SEEN)
+        if browser.execute_script("return window.innerWidth") > 1000 and not name.startswith(LONG):
+            found += [f"{name}: {seen['prose']} pixels long"] * (seen["prose"] > SCREENS)
+        found += [f"{name}: {seen['wide']} pixels too wide"] * (seen["wide"] > 0)
+        found += [f"{name}: a picture is missing"] * (seen["missing"] > 0)
+    return found
+
+
+@pytest.mark.skipif(not SITE.exists(), reason="needs the site: make docs")
+def test_every_page_of_the_site(browser: Any) -> None:
+    pages = [page for page in sorted(SITE.rglob("*.html")) if page.name != "404.html"]
+    assert len(pages) > 100
+    assert _faults(browser, pages, SITE) == []
+
+
+@pytest.mark.parametrize("browser", [1280], indirect=True)
+def test_bad_pages_are_found(browser: Any, tmp_path: Path) -> None:
+    pages = {
+        "good": "<p style='height: 900px'>text</p><table><tr><td style='height: 3000px'></td></tr></table>",
+        "long": "<p style='height: 2100px'>text</p>",
+        "wide": "<p style='width: 1400px'>text</p>",
+        "torn": "<img src='nowhere.png'>",
+    }
+    for name, body in pages.items():
+        (tmp_path / f"{name}.html").write_text(f"<!doctype html><article>{body}</article>")
+    found = _faults(browser, sorted(tmp_path.glob("*.html")), tmp_path)
+    assert [fault.split(":")[0] for fault in found] == ["long.html", "torn.html", "wide.html"]
