@@ -51,14 +51,14 @@ def block(number: int) -> np.ndarray:
     rng = np.random.default_rng(number)
     cubes = np.array(list(BLOCKS.values())[number % len(BLOCKS)])
     start = rng.integers(SIDE - cubes.max(0))
-    volume = rng.normal(0, 0.2, (SIDE,) * 3).astype(np.float32)
+    volume = rng.normal(0, 0.1, (SIDE,) * 3).astype(np.float32)
     volume[tuple((start + cubes).T)] += 1
     return volume
 
 
-volumes = torch.from_numpy(np.stack([block(i) for i in range(360)]))[:, None]
-labels = torch.arange(360) % len(BLOCKS)
-train, test = slice(0, 300), slice(300, 360)
+volumes = torch.from_numpy(np.stack([block(i) for i in range(660)]))[:, None]
+labels = torch.arange(660) % len(BLOCKS)
+train, test = slice(0, 600), slice(600, 660)
 
 figure, axes = plt.subplots(1, 6, figsize=(9, 1.8), subplot_kw={"projection": "3d"})
 for i, ax in enumerate(axes):
@@ -92,13 +92,15 @@ for name, network in networks.items():
 
 # %%
 def trained(network: nn.Module, epochs: int = 8) -> None:
-    optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3)
+    optimizer = torch.optim.AdamW(network.parameters())
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-2, total_steps=epochs * 40)
     for _ in range(epochs):
-        for batch in torch.randperm(300).split(15):
+        for batch in torch.randperm(600).split(15):
             loss = F.cross_entropy(network(volumes[train][batch]), labels[train][batch])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            schedule.step()
     network.eval()
 
 
