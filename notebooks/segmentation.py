@@ -38,8 +38,8 @@ torch.set_num_threads(1)
 images, masks = (torch.from_numpy(part) for part in cells(100, side=48, noise=0.4))
 train, test = slice(0, 40), slice(40, 100)
 
-figure, axes = plt.subplots(2, 6, figsize=(9, 3))
-for i in range(6):
+figure, axes = plt.subplots(2, 4, figsize=(6, 3))
+for i in range(4):
     axes[0, i].imshow(images[i, 0], cmap="gray")
     axes[1, i].imshow(masks[i], cmap="gray")
 for ax in axes.flat:

@@ -62,7 +62,8 @@ train, test = slice(0, 600), slice(600, 660)
 
 figure, axes = plt.subplots(1, 6, figsize=(9, 1.8), subplot_kw={"projection": "3d"})
 for i, ax in enumerate(axes):
-    ax.voxels(volumes[i, 0].numpy() > 0.5, facecolors="#00798c")
+    ax.voxels(volumes[i, 0].numpy() > 0.5, facecolors="#00798c", edgecolors="white")
+    ax.set_aspect("equal")
     ax.set_title(list(BLOCKS)[i])
     ax.axis("off")
 
