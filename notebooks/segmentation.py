@@ -121,8 +121,9 @@ for row, (name, network) in zip(axes, networks.items(), strict=True):
     row[0].imshow(x[0, 0], cmap="gray")
     row[0].set_title(name)
     for turns, ax in enumerate(row[1:], start=1):
-        ax.imshow(x[0, 0], cmap="gray")
-        ax.imshow((mask(network, x, turns) != mask(network, x))[0], cmap="Reds", alpha=0.7)
+        found = mask(network, x)[0, ..., None]
+        changed = mask(network, x, turns)[0, ..., None] != found
+        ax.imshow(torch.where(changed, torch.tensor([1.0, 0.2, 0.2]), 0.8 * found))
         ax.set_title(f"changed at {90 * turns}°")
 for ax in axes.flat:
     ax.axis("off")
