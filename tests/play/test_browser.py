@@ -206,12 +206,12 @@ def test_other_hosts_are_refused(start: Start, tmp_path: Path) -> None:
 
 
 SCREENS = 2000  # pixels that a page has beside its tables: two screens of 1280 x 1000
-LONG = ("api/", "results/", "speed/")  # lists and tables
+LONG = ("api/", "results/", "speed/", "convert/coverage")  # lists and tables
 SEEN = """
 const article = document.querySelector("article"), sum = (all, value) => [...all].reduce((s, e) => s + value(e), 0);
 return {
     prose: article.offsetHeight - sum(article.querySelectorAll("table"), table => table.offsetHeight),
-    wide: document.documentElement.scrollWidth - window.innerWidth,
+    wide: document.documentElement.scrollWidth - document.documentElement.clientWidth,
     missing: sum(article.querySelectorAll("img"), image => image.complete && !image.naturalWidth),
 };
 """

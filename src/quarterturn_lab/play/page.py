@@ -8,7 +8,7 @@ from quarterturn_lab.play.pair import Exhibit
 from quarterturn_lab.play.player import Picture, Square, picture_of
 
 CANVAS = 256  # pixels of the side of a drawing
-FIRST = 4  # the drawing that is there at the start
+FIRST = 6  # the drawing that is there at the start: the ordinary network is not sure of it
 
 TWO = (
     "Turn the picture. At quarter turns the equivariant network gives **exactly** the same answer. Between them pixels "
@@ -17,7 +17,7 @@ TWO = (
 CLASSES = "Both networks learnt the same ten kinds of organisms, from the same drawings, equally often."
 MASKS = (
     "Both networks learnt to outline cells, from the same drawings, equally often. At quarter turns the mask of the "
-    "equivariant one turns with the picture; <span style='color:#d1495b'>red pixels</span> are those that do not."
+    "equivariant one turns with the picture. <span style='color:#d1495b'>Red</span>: where a mask does not."
 )
 ONE = "Turn the picture, and see what **{}** says. An equivariant network gives the same answer at quarter turns."
 

@@ -138,10 +138,11 @@ def _masked(player: Player, square: Square, answer: Answer, moved: NDArray[Any] 
     regions = _labels(answer)
     margin = (square.shape[-1] - regions.shape[-1]) // 2
     inner = square[:, margin : margin + regions.shape[-2], margin : margin + regions.shape[-1]]
-    shown = picture(inner, player.card.settings.invert)
+    shown = outlined(picture(inner, player.card.settings.invert), {FOUND: regions})
     if moved is not None:
-        shown[moved] = MOVED
-    return in_page(outlined(shown, {FOUND: regions}))
+        factor = len(shown) // len(moved)
+        shown[moved.repeat(factor, 0).repeat(factor, 1)] = MOVED
+    return in_page(shown)
 
 
 def _number(change: float) -> str:
