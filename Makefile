@@ -21,7 +21,7 @@ help:
 	@echo "make test-timm  networks of timm, torchvision and segmentation_models_pytorch (makes .venv-timm)"
 	@echo "make test-monai networks for volumes: MONAI, nnU-Net and torchvision (makes .venv-monai)"
 	@echo "make test-tools exported packages in bioimageio.core and WSInfer (makes .venv-tools)"
-	@echo "make test-play  the page of quarterturn play in a browser (makes .venv-play)"
+	@echo "make test-play  the page of quarterturn play, and the site, in a browser (makes .venv-play)"
 	@echo "make notebooks  execute all notebooks again, and write them with their outputs"
 	@echo "make test-slow  longer checks, run before a change is called done"
 	@echo "make fuzz       damaged files, guided by the lines they reach, for ten minutes (installs atheris)"
@@ -83,14 +83,14 @@ $(INSTALLED_PLAY): pyproject.toml constraints.txt tests/play/requirements.txt $(
 	$(VENV_PLAY)/bin/python -m pip install -q -c $(VENV_PLAY)/constraints.txt -r tests/play/requirements.txt -e ".[play,onnx]"
 	touch $@
 
-test-play: $(INSTALLED_PLAY)
+test-play: $(INSTALLED_PLAY) docs
 	$(VENV_PLAY)/bin/python -m pytest -m slow tests/play
 
 notebooks: $(INSTALLED) $(INSTALLED_TIMM)
 	$(BIN)/python notebooks/execute.py
 	$(VENV_TIMM)/bin/python notebooks/execute.py convert_timm
 
-test-slow: $(INSTALLED) $(INSTALLED_TIMM) $(INSTALLED_MONAI) $(INSTALLED_TOOLS) $(INSTALLED_PLAY)
+test-slow: $(INSTALLED) $(INSTALLED_TIMM) $(INSTALLED_MONAI) $(INSTALLED_TOOLS) $(INSTALLED_PLAY) docs
 	$(BIN)/python -m pytest -m slow
 	$(VENV_PLAY)/bin/python -m pytest -m slow tests/play
 	$(VENV_TIMM)/bin/python -m pytest -m slow -n auto tests/timm

@@ -31,7 +31,7 @@ torch.set_num_threads(1)
 # %% [markdown]
 # ## The volumes
 #
-# Six blocks of four cubes, with noise. The last two are mirror images of each other: no turn maps one to the other. So
+# Six blocks of four voxels, with noise. The last two are mirror images of each other: no turn maps one to the other. So
 # flips must stay out of the group.
 
 
@@ -44,26 +44,26 @@ BLOCKS = {
     "left": [(0, 0, 0), (0, 0, 1), (0, 1, 1), (1, 1, 1)],
     "right": [(1, 0, 0), (1, 0, 1), (1, 1, 1), (0, 1, 1)],
 }
-SIDE, CUBE = 12, 2
+SIDE = 8
 
 
 def block(number: int) -> np.ndarray:
     rng = np.random.default_rng(number)
     cubes = np.array(list(BLOCKS.values())[number % len(BLOCKS)])
-    start = [rng.integers(SIDE - CUBE * (cubes[:, axis].max() + 1) + 1) for axis in range(3)]
+    start = rng.integers(SIDE - cubes.max(0))
     volume = rng.normal(0, 0.1, (SIDE,) * 3).astype(np.float32)
-    for z, y, x in start + CUBE * cubes:
-        volume[z : z + CUBE, y : y + CUBE, x : x + CUBE] += 1
+    volume[tuple((start + cubes).T)] += 1
     return volume
 
 
-volumes = torch.from_numpy(np.stack([block(i) for i in range(360)]))[:, None]
-labels = torch.arange(360) % len(BLOCKS)
-train, test = slice(0, 300), slice(300, 360)
+volumes = torch.from_numpy(np.stack([block(i) for i in range(660)]))[:, None]
+labels = torch.arange(660) % len(BLOCKS)
+train, test = slice(0, 600), slice(600, 660)
 
 figure, axes = plt.subplots(1, 6, figsize=(9, 1.8), subplot_kw={"projection": "3d"})
 for i, ax in enumerate(axes):
-    ax.voxels(volumes[i, 0].numpy() > 0.5, facecolors="#00798c")
+    ax.voxels(volumes[i, 0].numpy() > 0.5, facecolors="#00798c", edgecolors="white")
+    ax.set_aspect("equal")
     ax.set_title(list(BLOCKS)[i])
     ax.axis("off")
 
@@ -77,10 +77,9 @@ for i, ax in enumerate(axes):
 # %%
 def ordinary(width: int = 24) -> nn.Module:
     return nn.Sequential(
-        *(nn.Conv3d(1, width, 3, padding=1), nn.BatchNorm3d(width), nn.ReLU()),
-        *(nn.Conv3d(width, width, 3, 2, 1), nn.BatchNorm3d(width), nn.ReLU()),
-        *(nn.Conv3d(width, 2 * width, 3, padding=1), nn.BatchNorm3d(2 * width), nn.ReLU()),
-        *(nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(2 * width, len(BLOCKS))),
+        *(nn.Conv3d(1, width, 3), nn.BatchNorm3d(width), nn.ReLU()),
+        *(nn.Conv3d(width, 2 * width, 3), nn.BatchNorm3d(2 * width), nn.ReLU()),
+        *(nn.AdaptiveMaxPool3d(1), nn.Flatten(), nn.Linear(2 * width, len(BLOCKS))),
     )
 
 
@@ -94,13 +93,15 @@ for name, network in networks.items():
 
 # %%
 def trained(network: nn.Module, epochs: int = 8) -> None:
-    optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3)
+    optimizer = torch.optim.AdamW(network.parameters())
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-2, total_steps=epochs * 40)
     for _ in range(epochs):
-        for batch in torch.randperm(300).split(15):
+        for batch in torch.randperm(600).split(15):
             loss = F.cross_entropy(network(volumes[train][batch]), labels[train][batch])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            schedule.step()
     network.eval()
 
 

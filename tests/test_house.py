@@ -209,8 +209,8 @@ def test_the_picture_of_the_rooms_is_that_of_the_source(monkeypatch: pytest.Monk
     assert (ROOT / "docs" / "pictures" / "rooms.svg").read_text() == draw_rooms.picture()
 
 
-def test_files_named_on_the_page_of_the_architecture_exist() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text()
+def test_files_named_on_the_pages_of_the_architecture_exist() -> None:
+    text = "".join((ROOT / "docs" / f"architecture{part}.md").read_text() for part in ("", "-lab", "-after"))
     named = set(re.findall(r"`([\w/]+\.(?:py|cpp|h))`", text))
     there = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").rglob("*") if path.is_file()}
     assert len(named) > 30

@@ -1,5 +1,6 @@
 """The playground without its page: networks that answer for turned pictures, and what they say of bad input."""
 
+import re
 import socket
 import sys
 from dataclasses import replace
@@ -11,7 +12,7 @@ from labtools import call, nuclei_tree, small, tiny
 
 from quarterturn_lab.errors import ConfigError, RunError
 from quarterturn_lab.play import server, view
-from quarterturn_lab.play.pair import organism
+from quarterturn_lab.play.pair import organism, some_cells
 from quarterturn_lab.play.player import Player, Square, picture_of, player_of, turned_square
 from quarterturn_lab.training import training_run
 
@@ -59,7 +60,25 @@ def test_masks_turn_along(runs: Path) -> None:
     np.testing.assert_allclose(np.rot90(turned), upright, atol=1e-5)
     assert np.abs(turned - upright).max() > 1e-4
     assert "turned back" in view.answers([player], square, 90)
+    ordinary = player_of(runs / "masks-baseline")
+    pixels = [int(n) for n in re.findall(r"<b>(\d+)</b> of 4,096 pixels", view.answers([ordinary, player], square, 90))]
+    labels = [view._labels(answer) for answer in ordinary.answers([square, turned_square(square, 90)])]
+    assert pixels == [(np.rot90(labels[1]) != labels[0]).sum(), 0]
     assert view.curve([player], square) == ""
+
+
+def test_drawings_for_the_pages_are_new_ones() -> None:
+    from quarterturn_lab.data import synthetic_cells
+    from quarterturn_lab.data.dataset import Settings
+
+    scenes = synthetic_cells.load(Settings(folder=None, side=48, channels=1))
+    assert (len(scenes.train), len(scenes.test), scenes.images[0].shape) == (200, 50, (1, 64, 64))
+    assert 0.05 < scenes.labels.flat.mean() < 0.5
+    drawings = [some_cells(number)[0][:, :, 0] for number in range(5)]
+    assert all(
+        (image[0] != drawing).any() for image in map(scenes.images.__getitem__, range(250)) for drawing in drawings
+    )
+    assert len({drawing.tobytes() for drawing in drawings}) == 5
 
 
 def test_pictures_of_all_sizes(runs: Path) -> None:

@@ -1,4 +1,4 @@
-"""The playground in a real browser. Needs chromium and its driver (Debian: chromium-driver)."""
+"""The playground and the site in a real browser. Needs chromium and its driver (Debian: chromium-driver)."""
 
 import os
 import re
@@ -25,6 +25,7 @@ from quarterturn_lab.training import training_run
 CHROMIUM, DRIVER = (shutil.which(name) for name in ("chromium", "chromedriver"))
 FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
 --disable-component-update --disable-sync --hide-scrollbars"""
+SITE = Path(__file__).parents[2] / "site"
 PATIENCE = 60  # seconds for anything: this may run beside other work
 
 pytestmark = [
@@ -92,15 +93,15 @@ def _until(found: Callable[[], Any]) -> Any:
         time.sleep(0.2)
 
 
-def _cards(browser: Any) -> list[tuple[str, str, str]]:
+def _cards(browser: Any, key: str = "") -> list[tuple[str, str, str]]:
     """The title, the change and the text of both cards."""
-    found = browser.find_elements(By.CSS_SELECTOR, "#answers section")
+    found = browser.find_elements(By.CSS_SELECTOR, f"#{key}answers section")
     return [(card.get_attribute("data-title"), card.get_attribute("data-change"), card.text) for card in found]
 
 
-def _turn(browser: Any, degrees: int) -> None:
+def _turn(browser: Any, degrees: int, key: str = "") -> None:
     """Type an angle into the slider's field."""
-    field = browser.find_element(By.CSS_SELECTOR, "#angle input[type=number]")
+    field = browser.find_element(By.CSS_SELECTOR, f"#{key}angle input[type=number]")
     field.send_keys(Keys.CONTROL, "a")
     field.send_keys(str(degrees), Keys.ENTER)
 
@@ -150,6 +151,22 @@ def test_the_pair(start: Start, browser: Any, tmp_path: Path) -> None:
     assert _requests(browser) == {"127.0.0.1"}
 
 
+def test_masks_of_the_pair_turn_along(start: Start, browser: Any) -> None:
+    browser.get(start())
+    _until(lambda: browser.find_element(By.XPATH, "//button[@role='tab'][contains(., 'Where is it')]")).click()
+    _until(lambda: len(found := _cards(browser, "tab1-")) == 2 and found[0][2])
+    moved = []
+    for degrees in (90, 180, 270):
+        _turn(browser, degrees, "tab1-")
+        cards = _until(lambda: (found := _cards(browser, "tab1-"))[0][1] not in ("", *moved) and found)
+        assert float(cards[1][1]) < 1e-5
+        assert "0 of 4,096 pixels change their label" in cards[1][2]
+        moved.append(cards[0][1])
+    assert max(map(float, moved)) > 0.01
+    wide = browser.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
+    assert wide[0] <= wide[1]
+
+
 @pytest.mark.parametrize("browser", [390], indirect=True)
 def test_a_run_with_masks(start: Start, browser: Any, tmp_path: Path) -> None:
     training_run.run(small("nuclei", "roll-all-quarter", nuclei_tree(tmp_path / "data")), tmp_path / "run")
@@ -186,3 +203,49 @@ def test_other_hosts_are_refused(start: Start, tmp_path: Path) -> None:
     address = start(str(tmp_path / "run"))
     with pytest.raises(urllib.error.HTTPError, match="400"):
         urllib.request.urlopen(urllib.request.Request(address, headers={"Host": "evil.example"}), timeout=20)
+
+
+SCREENS = 2000  # pixels that a page has beside its tables: two screens of 1280 x 1000
+LONG = ("api/", "results/", "speed/", "convert/coverage")  # lists and tables
+SEEN = """
+const article = document.querySelector("article"), sum = (all, value) => [...all].reduce((s, e) => s + value(e), 0);
+return {
+    prose: article.offsetHeight - sum(article.querySelectorAll("table"), table => table.offsetHeight),
+    wide: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+    missing: sum(article.querySelectorAll("img"), image => image.complete && !image.naturalWidth),
+};
+"""
+
+
+def _faults(browser: Any, pages: list[Path], root: Path) -> list[str]:
+    """What is wrong with these pages: too long, wider than the screen, without a picture."""
+    found = []
+    for page in pages:
+        browser.get(page.as_uri())
+        name, seen = page.relative_to(root).as_posix(), browser.execute_script(SEEN)
+        if browser.execute_script("return window.innerWidth") > 1000 and not name.startswith(LONG):
+            found += [f"{name}: {seen['prose']} pixels long"] * (seen["prose"] > SCREENS)
+        found += [f"{name}: {seen['wide']} pixels too wide"] * (seen["wide"] > 0)
+        found += [f"{name}: a picture is missing"] * (seen["missing"] > 0)
+    return found
+
+
+@pytest.mark.skipif(not SITE.exists(), reason="needs the site: make docs")
+def test_every_page_of_the_site(browser: Any) -> None:
+    pages = [page for page in sorted(SITE.rglob("*.html")) if page.name != "404.html"]
+    assert len(pages) > 100
+    assert _faults(browser, pages, SITE) == []
+
+
+@pytest.mark.parametrize("browser", [1280], indirect=True)
+def test_bad_pages_are_found(browser: Any, tmp_path: Path) -> None:
+    pages = {
+        "good": "<p style='height: 900px'>text</p><table><tr><td style='height: 3000px'></td></tr></table>",
+        "long": "<p style='height: 2100px'>text</p>",
+        "wide": "<p style='width: 1400px'>text</p>",
+        "torn": "<img src='nowhere.png'>",
+    }
+    for name, body in pages.items():
+        (tmp_path / f"{name}.html").write_text(f"<!doctype html><article>{body}</article>")
+    found = _faults(browser, sorted(tmp_path.glob("*.html")), tmp_path)
+    assert [fault.split(":")[0] for fault in found] == ["long.html", "torn.html", "wide.html"]

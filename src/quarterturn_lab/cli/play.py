@@ -3,20 +3,20 @@
 from pathlib import Path
 
 from quarterturn_lab.play import server
-from quarterturn_lab.play.pair import pair
+from quarterturn_lab.play.pair import Exhibit, organism, pairs
 from quarterturn_lab.play.player import player_of
 from quarterturn_lab.progress import Bars
 from quarterturn_lab.runs.trust import Trust
 
 
 def play(path: Path | None, port: int, trust: Trust) -> None:
-    """Serve the page of a network, or of the built-in pair, until it is interrupted."""
+    """Serve the page of a network, or of the built-in pairs, until it is interrupted."""
     server.check_installed()
     listening = server.bound(port)
     with listening:
         if path is not None:
-            players = [player_of(path, trust)]
+            exhibits = [Exhibit("", [player_of(path, trust)], organism)]
         else:
             with Bars(interval=5.0) as bars:
-                players = pair(lambda name, step, total, loss: bars.update(name, step, total, loss, 32))
-        server.serve(players, listening, lambda address: print(f"open {address} (Ctrl-C ends it)", flush=True))
+                exhibits = pairs(lambda name, step, total, loss: bars.update(name, step, total, loss, 32))
+        server.serve(exhibits, listening, lambda address: print(f"open {address} (Ctrl-C ends it)", flush=True))

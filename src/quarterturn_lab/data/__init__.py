@@ -9,6 +9,7 @@ OWN_IMAGES = "images"  # the loader of the user's own images, whatever their lay
 
 LOADERS = {
     "synthetic": "quarterturn_lab.data.synthetic",
+    "synthetic-cells": "quarterturn_lab.data.synthetic_cells",
     "synthetic-volumes": "quarterturn_lab.data.synthetic_volumes",
     "plankton": "quarterturn_lab.data.plankton",
     "plankton-parts": "quarterturn_lab.data.plankton_three_way",

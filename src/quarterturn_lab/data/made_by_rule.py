@@ -6,8 +6,8 @@ from numpy.typing import NDArray
 Images = NDArray[np.float32]  # (N, 1, side, side), about 0 to 1
 
 
-def cells(count: int, side: int = 48, seed: int = 0) -> tuple[Images, NDArray[np.int64]]:
-    """Images of bright cells with a dark nucleus among debris of the same brightness; 1 where a cell is.
+def cells(count: int, side: int = 48, seed: int = 0, noise: float = 0.08) -> tuple[Images, NDArray[np.int64]]:
+    """Images of bright cells with a dark nucleus among threads of the same brightness; 1 where a cell is.
 
     >>> images, masks = cells(2, side=32)
     >>> images.shape, masks.shape, bool(0 < masks.mean() < 0.5)
@@ -29,7 +29,7 @@ def cells(count: int, side: int = 48, seed: int = 0) -> tuple[Images, NDArray[np
             u, v = _frame(x, y, rng.uniform(-1, 1, 2), rng.uniform(0, np.pi))
             thread = (np.abs(v) < 0.03) & (np.abs(u) < rng.uniform(0.1, 0.3)) & ~mask
             image = np.where(thread, rng.uniform(0.45, 0.8), image)
-        images[number, 0], masks[number] = image + rng.normal(0, 0.08, image.shape), mask
+        images[number, 0], masks[number] = image + rng.normal(0, noise, image.shape), mask
     return images, masks
 
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
 
 from quarterturn_lab.errors import ConfigError, RunError
-from quarterturn_lab.play.player import Player
+from quarterturn_lab.play.pair import Exhibit
 
 HOST = "127.0.0.1"
 NAMES = [HOST, "localhost"]
@@ -38,7 +38,7 @@ def bound(port: int) -> socket.socket:
     return found
 
 
-def serve(players: list[Player], listening: socket.socket, ready: Callable[[str], None]) -> None:
+def serve(exhibits: list[Exhibit], listening: socket.socket, ready: Callable[[str], None]) -> None:
     """Serve the page until the process is ended. `ready` gets its address."""
     with tempfile.TemporaryDirectory(prefix="quarterturn-play-") as folder:
         os.environ.update(SILENT, GRADIO_TEMP_DIR=folder)  # pictures that are dropped are gone at the end
@@ -61,7 +61,7 @@ def serve(players: list[Player], listening: socket.socket, ready: Callable[[str]
 
         gr.mount_gradio_app(
             app,
-            page(players),
+            page(exhibits),
             "/",
             server_name=HOST,
             footer_links=[],

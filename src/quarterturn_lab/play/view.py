@@ -1,8 +1,10 @@
 """What the page shows for a picture and an angle, as HTML. All text of others is escaped."""
 
 from html import escape
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quarterturn_lab.play.player import QUARTERS, Answer, Player, Square, turned_square
 from quarterturn_lab.report import svg
@@ -10,6 +12,7 @@ from quarterturn_lab.report.pictures import FOUND, in_page, outlined, picture
 
 ANGLES = tuple(range(0, 361, 15))
 SHOWN = 4  # answers of a network with many
+MOVED = (209, 73, 91)  # red: pixels whose label did not turn along
 EXACT = 1e-4  # a change below it is rounding: float32 has seven digits
 
 STYLE = """
@@ -30,7 +33,7 @@ STYLE = """
 .qt-turns td { font-variant-numeric: tabular-nums; }
 .qt-curve { overflow-x: auto; }
 .qt-curve svg { width: 100%; min-width: 560px; height: auto; background: #fff; border-radius: 8px; }
-#dropped img { width: 100%; height: 100%; object-fit: contain; image-rendering: pixelated; }
+.qt-dropped img { width: 100%; height: 100%; object-fit: contain; image-rendering: pixelated; }
 """
 
 
@@ -99,7 +102,11 @@ def _card(title: str, player: Player, square: Square, turned: Square, degrees: f
         number = player.change(before, after, int(degrees // 90) % 4)
         note, change = f"Change of the answer against 0°: <b>{_number(number)}</b>", f"{number:.9f}"
     if player.card.is_dense:
-        return _section(title, _masked(player, turned, after), "", note, change)
+        wanted = np.rot90(before, -int(degrees // 90) % 4, (-2, -1)) if exact else after
+        moved = _labels(after) != _labels(wanted)
+        if exact:
+            note = f"<b>{moved.sum()}</b> of {moved.size:,} pixels change their label; {note[0].lower()}{note[1:]}"
+        return _section(title, _masked(player, turned, after, moved), "", note, change)
     shown = in_page(picture(turned, player.card.settings.invert))
     return _section(title, shown, _bars(player, after), note, change)
 
@@ -121,12 +128,21 @@ def _bars(player: Player, answer: Answer) -> str:
     )
 
 
-def _masked(player: Player, square: Square, answer: Answer) -> str:
-    """The picture with the outline of its mask."""
-    regions = answer.argmax(0) if answer.ndim == 3 else answer >= 0.5
+def _labels(answer: Answer) -> NDArray[Any]:
+    """The label of each pixel."""
+    return answer.argmax(0) if answer.ndim == 3 else answer >= 0.5
+
+
+def _masked(player: Player, square: Square, answer: Answer, moved: NDArray[Any] | None = None) -> str:
+    """The picture with the outline of its mask; pixels that moved are red."""
+    regions = _labels(answer)
     margin = (square.shape[-1] - regions.shape[-1]) // 2
     inner = square[:, margin : margin + regions.shape[-2], margin : margin + regions.shape[-1]]
-    return in_page(outlined(picture(inner, player.card.settings.invert), {FOUND: regions}))
+    shown = outlined(picture(inner, player.card.settings.invert), {FOUND: regions})
+    if moved is not None:
+        factor = len(shown) // len(moved)
+        shown[moved.repeat(factor, 0).repeat(factor, 1)] = MOVED
+    return in_page(shown)
 
 
 def _number(change: float) -> str:
