@@ -102,6 +102,17 @@ def test_how_often_a_run_is_tried(
     assert len(codes) == left
 
 
+def test_damaged_progress_does_not_end_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for content in (b"", b"[1]", b"{}", b"\xff\xfe\x00", b'{"step": null, "total": [], "loss": 1}', b"1e999"):
+        job = tiny(), tmp_path / "row" / "seed0"
+        job[1].mkdir(parents=True)
+        (job[1] / "progress.json").write_bytes(content)
+        monkeypatch.setattr(local_run, "start", lambda config, directory: Fake(config, directory, [0]))
+        with Bars() as bars:
+            sweep([job], Where(jobs=1), bars)
+        shutil.rmtree(tmp_path / "row")
+
+
 @pytest.mark.slow
 def test_a_failed_run_is_tried_again_and_then_reported(
     nets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
