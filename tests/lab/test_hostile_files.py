@@ -331,9 +331,12 @@ def test_a_function_that_is_no_text_is_named(run: Path, capsys: pytest.CaptureFi
 
 
 def test_damaged_records_do_not_stop_a_report(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for content in (b'{"epoch": 1}\n{"epo', b"[1]\n", b"[" * 100_000):
-        (run / "metrics.jsonl").write_bytes(content)
-        assert len(run_directory.records(run)) == content.count(b"}\n")
+    bad = (b'{"epo', b"[1]\n", b"[" * 100_000, b'{"step": 1}', b'{"epoch": null}', b'{"epoch": 2, "train_loss": "low"}')
+    for content in bad:
+        (run / "metrics.jsonl").write_bytes(b'{"epoch": 1, "train_loss": 0.5, "lr": null}\n' + content)
+        assert run_directory.records(run) == [{"epoch": 1, "train_loss": 0.5}]
+        code, _, errors = call(f"report {run} --output {tmp_path}/page", capsys)
+        assert (code, errors) == (0, "")
     (run / "metrics.jsonl").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(RunError, match=r"metrics\.jsonl is damaged"):
         run_directory.records(run)
