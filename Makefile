@@ -1,7 +1,10 @@
-# On a fresh machine every target sets up what it needs. Versions are in constraints.txt, always used with -c.
+# On a fresh machine every target sets up what it needs. Versions are in constraints.txt, for what builds our package too:
+# pip's option -c leaves that out, the first variable does not, and from pip 25.3 on there is the second.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PINNED = PIP_CONSTRAINT=$(1) PIP_BUILD_CONSTRAINT=$(1)
+PINS := $(call PINNED,constraints.txt)
 INSTALLED := $(VENV)/.installed
 VENV_TIMM := .venv-timm
 INSTALLED_TIMM := $(VENV_TIMM)/.installed
@@ -39,7 +42,7 @@ help:
 
 $(INSTALLED): pyproject.toml constraints.txt $(KERNEL)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev,lab]"
+	$(PINS) $(BIN)/python -m pip install -q -e ".[dev,lab]"
 	@$(BIN)/quarterturn doctor | grep kernel # pip hides what the build says, where there is no compiler
 	touch $@
 
@@ -52,7 +55,7 @@ test: $(INSTALLED)
 # Not in .venv: timm brings torchvision, which breaks packages that merely find it beside a torch without CUDA.
 $(INSTALLED_TIMM): pyproject.toml constraints.txt tests/timm/requirements.txt $(KERNEL)
 	test -x $(VENV_TIMM)/bin/python || $(PYTHON) -m venv $(VENV_TIMM)
-	$(VENV_TIMM)/bin/python -m pip install -q -c constraints.txt -r tests/timm/requirements.txt -e ".[lab,onnx]"
+	$(PINS) $(VENV_TIMM)/bin/python -m pip install -q -r tests/timm/requirements.txt -e ".[lab,onnx]"
 	touch $@
 
 test-timm: $(INSTALLED_TIMM)
@@ -61,7 +64,7 @@ test-timm: $(INSTALLED_TIMM)
 # Networks for volumes, in an environment of their own for the same reason.
 $(INSTALLED_MONAI): pyproject.toml constraints.txt tests/monai/requirements.txt $(KERNEL)
 	test -x $(VENV_MONAI)/bin/python || $(PYTHON) -m venv $(VENV_MONAI)
-	$(VENV_MONAI)/bin/python -m pip install -q -c constraints.txt -r tests/monai/requirements.txt -e ".[lab,onnx]"
+	$(PINS) $(VENV_MONAI)/bin/python -m pip install -q -r tests/monai/requirements.txt -e ".[lab,onnx]"
 	touch $@
 
 test-monai: $(INSTALLED_MONAI)
@@ -80,7 +83,7 @@ test-tools: $(INSTALLED) $(INSTALLED_TOOLS)
 $(INSTALLED_PLAY): pyproject.toml constraints.txt tests/play/requirements.txt $(KERNEL)
 	test -x $(VENV_PLAY)/bin/python || $(PYTHON) -m venv $(VENV_PLAY)
 	grep -vE '^(pillow|tomlkit)==' constraints.txt > $(VENV_PLAY)/constraints.txt
-	$(VENV_PLAY)/bin/python -m pip install -q -c $(VENV_PLAY)/constraints.txt -r tests/play/requirements.txt -e ".[play,onnx]"
+	$(call PINNED,$(VENV_PLAY)/constraints.txt) $(VENV_PLAY)/bin/python -m pip install -q -r tests/play/requirements.txt -e ".[play,onnx]"
 	touch $@
 
 test-play: $(INSTALLED_PLAY) docs
@@ -98,7 +101,7 @@ test-slow: $(INSTALLED) $(INSTALLED_TIMM) $(INSTALLED_MONAI) $(INSTALLED_TOOLS) 
 
 SECONDS := 600
 fuzz: $(INSTALLED)
-	$(BIN)/python -m pip install -q -c constraints.txt -e ".[fuzz]"
+	$(PINS) $(BIN)/python -m pip install -q -e ".[fuzz]"
 	PYTHONPATH=tests:tests/lab $(BIN)/python -W ignore tests/lab/fuzz_atheris.py -max_total_time=$(SECONDS)
 
 # Kernels compiled for this alone, in a folder that goes away. Sanitizers must be in the process before Python is.
@@ -127,7 +130,7 @@ INSTALLED_DOCS := $(VENV_DOCS)/.installed
 # Not in .venv: what makes the site reads the code without running it, and needs neither torch nor the lab.
 $(INSTALLED_DOCS): pyproject.toml constraints.txt
 	test -x $(VENV_DOCS)/bin/python || $(PYTHON) -m venv $(VENV_DOCS)
-	$(VENV_DOCS)/bin/python -m pip install -q -c constraints.txt $(shell $(PYTHON) .ci/extra docs)
+	$(PINS) $(VENV_DOCS)/bin/python -m pip install -q $(shell $(PYTHON) .ci/extra docs)
 	touch $@
 
 docs: $(INSTALLED_DOCS)

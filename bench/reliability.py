@@ -1,9 +1,9 @@
-"""Kills, damaged files, large images and two processes: what came of them, counted and measured.
+"""Kills, damaged files and two processes: what came of them, counted and measured.
 
     python bench/reliability.py [--parts kills ranks ...]
 
-Parts that are not asked for stay as they were recorded. `memory` writes an image of a gigabyte to the temporary folder;
-`processes` needs two idle cores.
+Parts that are not asked for stay as they were recorded. `processes` needs two idle cores. Peak memory is measured by
+bench/large_images.py.
 """
 
 import csv
@@ -24,7 +24,7 @@ from harness import Rows, machine, parser_for, record, save
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "tests" / "lab"), str(HERE.parent / "tests")]
 FUZZING = HERE.parent / "tests" / "lab" / "fuzzing.py"
-PARTS = ("kills", "ranks", "flips", "files", "cache", "memory", "processes")
+PARTS = ("kills", "ranks", "flips", "files", "cache", "processes")
 COUNTED = ("kills", "ranks", "flips")  # to which others can be added
 HEAD = ("part", "tried", "times", "outcome", "date")
 Row = tuple[str, str, str]  # what was tried, how often, what came of it
@@ -88,22 +88,6 @@ def damaged_files(count: int, seed: int) -> list[Row]:
     return [(f"damaged files of {found['kinds']} kinds, through the commands", f"{count:,}", ends)]
 
 
-def memory(widths: list[int]) -> list[Row]:
-    """What `predict` needs for masks of larger and larger images."""
-    import large_images
-
-    rows = []
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        run = large_images.trained(folder)["cells"]
-        for width in widths:
-            large_images.large_image(folder / "image.tif", width, width * 3 // 4)
-            found = large_images.measured(run, folder / "image.tif", folder / "mask.tif")
-            size = f"{width:,} x {width * 3 // 4:,} pixels"
-            rows.append(("a mask by predict", size, f"{found['peak memory, MB']} MB of memory at most"))
-    return rows
-
-
 def two_processes(repeats: int) -> list[Row]:
     """The speed of two processes that share each batch, and how far their losses are from those of one."""
     import scale
@@ -134,7 +118,6 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0, help="of the moments of kills, and of the damage")
     parser.add_argument("--add", action="store_true", help="to what is recorded, where it has come to the same")
-    parser.add_argument("--widths", type=int, nargs="+", default=[1000, 5000, 20000])
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
     asked = parser.parse_args()
@@ -144,7 +127,6 @@ def main() -> None:
         "flips": lambda: flips(asked.bits),
         "files": lambda: damaged_files(asked.files, asked.seed),
         "cache": cache_speed,
-        "memory": lambda: memory(asked.widths),
         "processes": lambda: two_processes(asked.steps),
     }
     path, today = record("reliability"), datetime.date.today().isoformat()

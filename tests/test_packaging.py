@@ -35,6 +35,13 @@ def without(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return run("-c", code, *arguments)
 
 
+def test_whatever_is_installed_for_the_tests_is_pinned() -> None:
+    lines = [line for line in (ROOT / "Makefile").read_text().splitlines() if "pip install" in line]
+    assert len(lines) == 7
+    free = [line for line in lines if not line.strip().startswith(("$(PINS) ", "$(call PINNED,"))]
+    assert [line for line in free if "tests/tools" not in line] == []  # those programs need older versions
+
+
 @pytest.mark.parametrize("package", ["quarterturn", "quarterturn_lab"])
 def test_packages_say_that_they_are_typed(package: str) -> None:
     assert (Path(import_module(package).__file__ or "").parent / "py.typed").exists()

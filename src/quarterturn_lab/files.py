@@ -171,10 +171,16 @@ def read_json(path: Path, way_out: str) -> dict[str, Any]:
     return found
 
 
+def blocks(path: Path) -> Iterator[bytes]:
+    """The content of a file, a few megabytes at a time: no more than that is in memory."""
+    with path.open("rb") as file:
+        while block := file.read(1 << 22):
+            yield block
+
+
 def sha256(path: Path) -> str:
     """The SHA-256 of a file."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
+    for block in blocks(path):
+        digest.update(block)
     return digest.hexdigest()

@@ -169,3 +169,35 @@ def nuclei_tree(root: Path, count: int = 12) -> Path:
         Image.fromarray(photo(rng, labels, 1 if i % 4 else 3)).save(root / "images" / f"cell{i:02d}.png")
         Image.fromarray(labels).save(root / "labels" / f"cell{i:02d}.png")
     return root
+
+
+# --- volumes ----------------------------------------------------------------------------------------------------------
+
+SHAPE = (9, 11, 8)
+
+
+def saved(path: Path, array: Any, affine: Any = None) -> Path:
+    """A NIfTI file."""
+    import nibabel
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nibabel.save(nibabel.Nifti1Image(array, np.eye(4) if affine is None else affine), path)
+    return path
+
+
+def scan(number: int, shape: tuple[int, ...] = SHAPE) -> tuple[Any, Any]:
+    rng = np.random.default_rng(number)
+    labels = np.zeros(shape, dtype=np.uint8)
+    labels[2:5, 3:6, 2:6] = 1
+    labels[5:8, 6:9, 3:6] = 2
+    return (2.0 * labels + rng.normal(0, 0.3, shape)).astype(np.float32), labels
+
+
+def folder_of(root: Path, count: int = 8, spacing: tuple[float, ...] = (1, 1, 1), names: str = "Tr") -> Path:
+    """Scans and their labels, with two kinds of objects."""
+    for number in range(count):
+        image, labels = scan(number)
+        affine = np.diag([*spacing, 1.0])
+        saved(root / f"images{names}" / f"s{number}.nii.gz", image, affine)
+        saved(root / f"labels{names}" / f"s{number}.nii.gz", labels, affine)
+    return root

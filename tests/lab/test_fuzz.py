@@ -4,6 +4,8 @@ import json
 import random
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import fuzzing
@@ -30,7 +32,16 @@ def test_damaged_files_end_in_a_result_or_our_error(found: dict[str, fuzzing.Tar
     assert fuzzing.outcome(found[name], fuzzing.damaged(found[name].file.read_bytes(), rng)) in ("result", "error")
 
 
-def test_faults_are_found(tmp_path: Path) -> None:
+def hangs(waits: bool) -> Callable[[Path], object]:
+    def reads(path: Path) -> object:
+        while True:
+            if waits:
+                time.sleep(1)
+
+    return reads
+
+
+def test_faults_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"12")
 
@@ -42,6 +53,10 @@ def test_faults_are_found(tmp_path: Path) -> None:
     assert fuzzing.outcome(target, b"13") == "result"
     assert fuzzing.outcome(target, b"x").startswith("ValueError")
     assert fuzzing.outcome(target, b"memory").startswith("MemoryError")
+    for seconds, waits in (("SECONDS", False), ("PATIENCE", True)):
+        with monkeypatch.context() as patch:
+            patch.setattr(fuzzing, seconds, 0.2)
+            assert fuzzing.outcome(fuzzing.Target(file, hangs(waits)), b"13").startswith("it took more than")
     assert file.read_bytes() == b"12"
     changed = {fuzzing.damaged(b'{"a": 1, "b": [2, 3]}', random.Random(seed)) for seed in range(50)}
     assert len(changed) > 40
@@ -50,6 +65,6 @@ def test_faults_are_found(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_thousands_of_damaged_files_in_limited_memory() -> None:
     command = [sys.executable, "-W", "ignore", fuzzing.__file__, "3000", "1"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=3600)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=7200)
     assert run.returncode == 0, run.stderr[-2000:]
     assert json.loads(run.stdout)["faults"] == {}

@@ -147,6 +147,38 @@ def test_idx_files_are_not_unpacked_beyond_what_they_say(tmp_path: Path) -> None
     assert mnist.read_idx(path).tolist() == [97, 98]
 
 
+def test_a_huge_file_in_a_folder_is_hashed_in_pieces(tmp_path: Path) -> None:
+    with (tmp_path / "huge.png").open("wb") as file:
+        file.truncate(200 << 20)
+    small = tmp_path / "small.png"
+    small.write_bytes(b"abc")
+    tracemalloc.start()
+    try:
+        key = cache.fingerprint({}, [("huge.png", tmp_path / "huge.png"), ("small.png", small)])
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()
+    small.write_bytes(b"abd")
+    assert cache.fingerprint({}, [("huge.png", tmp_path / "huge.png"), ("small.png", small)]) != key
+
+
+def test_a_file_too_large_to_be_onnx_is_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("onnxruntime")
+    Image.new("L", (20, 20)).save(tmp_path / "image.png")
+    with (tmp_path / "net.onnx").open("wb") as file:
+        file.truncate(3 << 30)
+    tracemalloc.start()
+    try:
+        code, _, errors = call(
+            f"predict --onnx {tmp_path}/net.onnx {tmp_path}/image.png --out {tmp_path}/o.csv", capsys
+        )
+        assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    finally:
+        tracemalloc.stop()
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "net.onnx has 3,221,225,472 bytes, and an ONNX file at most 2,147,483,648" in errors
+
+
 def png_of(width: int, height: int) -> bytes:
     """A PNG that says it has so many pixels, and has none."""
 
@@ -299,9 +331,12 @@ def test_a_function_that_is_no_text_is_named(run: Path, capsys: pytest.CaptureFi
 
 
 def test_damaged_records_do_not_stop_a_report(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for content in (b'{"epoch": 1}\n{"epo', b"[1]\n", b"[" * 100_000):
-        (run / "metrics.jsonl").write_bytes(content)
-        assert len(run_directory.records(run)) == content.count(b"}\n")
+    bad = (b'{"epo', b"[1]\n", b"[" * 100_000, b'{"step": 1}', b'{"epoch": null}', b'{"epoch": 2, "train_loss": "low"}')
+    for content in bad:
+        (run / "metrics.jsonl").write_bytes(b'{"epoch": 1, "train_loss": 0.5, "lr": null}\n' + content)
+        assert run_directory.records(run) == [{"epoch": 1, "train_loss": 0.5}]
+        code, _, errors = call(f"report {run} --output {tmp_path}/page", capsys)
+        assert (code, errors) == (0, "")
     (run / "metrics.jsonl").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(RunError, match=r"metrics\.jsonl is damaged"):
         run_directory.records(run)

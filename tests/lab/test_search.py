@@ -1,13 +1,16 @@
 """The search of `fit`: what is searched, that the best is found, and that it goes on after an interruption."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from labtools import call, class_folders
 
 from quarterturn_lab.errors import RunError
-from quarterturn_lab.fit import search
+from quarterturn_lab.fit import plan, search
+from quarterturn_lab.fit.fitting import read_plan
+from quarterturn_lab.fit.request import Request
 from quarterturn_lab.fit.search import Search, options_of, searched, space
 from quarterturn_lab.progress import Bars
 from quarterturn_lab.runs.run_directory import NEEDED
@@ -72,6 +75,45 @@ def test_it_goes_on_after_an_interruption(tmp_path: Path, monkeypatch: pytest.Mo
     again = Runs()
     assert found_by(again, tmp_path, monkeypatch)["width"] == 64
     assert again.trained == []
+
+
+def test_a_journal_that_a_kill_has_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        found_by(Runs(stop_after=5), tmp_path, monkeypatch)
+    with (tmp_path / "search/journal.log").open("ab") as file:
+        file.write(b'{"op_code":6,"work')
+    rest = Runs()
+    found_by(rest, tmp_path, monkeypatch)
+    assert rest.trained == [f"trial-{i:03d}" for i in range(5, 12)]
+    assert found_by(Runs(), tmp_path, monkeypatch)["width"] == 64  # the journal can be read again
+
+
+@pytest.mark.parametrize("content", [b"no\n{}\n", b"[1]\n", b'{"op_code": 99}\n', b"{}\n", b"\xff\xfe\x00\n\n"])
+def test_a_damaged_journal_is_named(content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "search").mkdir()
+    (tmp_path / "search/journal.log").write_bytes(content)
+    with pytest.raises(RunError, match=r"journal\.log is damaged \(.*\): remove .*/search, and run the same command"):
+        found_by(Runs(), tmp_path, monkeypatch)
+
+
+def test_a_damaged_plan_is_named(tmp_path: Path) -> None:
+    path, request = tmp_path / "plan.json", Request(tmp_path).to_json()
+    size = asdict(plan.Size(15, 1, 8))
+    whole = {"request": request, "size": size, "symmetry": "C4", "config": BASE.model_dump_json()}
+    path.write_text(json.dumps(whole, default=str))
+    assert read_plan(path)[1:] == (plan.Size(15, 1, 8), "C4", BASE)
+    for change in (
+        {"request": 1},
+        {"size": 1},
+        {"size": {"a": 1}},
+        {"symmetry": ...},
+        {"config": "{}"},
+        {"config": ...},
+    ):
+        changed = {name: value for name, value in {**whole, **change}.items() if value is not ...}
+        path.write_text(json.dumps(changed, default=str))
+        with pytest.raises(RunError, match=r"plan\.json is damaged"):
+            read_plan(path)
 
 
 def test_trials_that_all_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

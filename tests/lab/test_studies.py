@@ -21,7 +21,7 @@ import quarterturn as qt
 from quarterturn_lab.cli import app
 from quarterturn_lab.cli.study import contents, run_study, write
 from quarterturn_lab.data import plankton_three_way, splits
-from quarterturn_lab.errors import ConfigError, LabError
+from quarterturn_lab.errors import ConfigError, LabError, RunError
 from quarterturn_lab.evaluation.statistics import paired_interval, t_quantile
 from quarterturn_lab.models import mnist
 from quarterturn_lab.runs import network, run_directory
@@ -223,6 +223,16 @@ def test_the_seconds_are_of_training_alone(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setattr(loop, "evaluate", slow)
     monkeypatch.setattr(loop.time, "process_time", lambda: now)
     assert training_run.run(tiny(epochs=1), tmp_path)["cpu_seconds"] == 0.0
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "json", "csv"])
+def test_damaged_records_are_named(suffix: str, tmp_path: Path) -> None:
+    for content in (b"\xff\xfe\x00", b"{}\n{", b"label,seed\na,b\n", b"a\n" + b"[" * 100_000):
+        for path in (RESULTS / "records").glob("synthetic.*"):
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+        (tmp_path / f"synthetic.{suffix}").write_bytes(content)
+        with pytest.raises(RunError, match=rf"synthetic\.{suffix} is damaged"):
+            records.load(tmp_path, ["synthetic"])
 
 
 # --- statistics -------------------------------------------------------------------------------------------------------

@@ -102,6 +102,42 @@ def test_how_often_a_run_is_tried(
     assert len(codes) == left
 
 
+class FakeCluster:
+    """Jobs that end at once with the next of these codes."""
+
+    folder = Path()
+
+    def __init__(self, codes: list[int]) -> None:
+        self.codes = codes
+
+    def start(self, runs: list[tuple[Config, Path]]) -> list[Fake]:
+        return [Fake(config, directory, self.codes) for config, directory in runs]
+
+
+def test_a_job_that_gave_way_is_no_failure(tmp_path: Path) -> None:
+    """One that SIGTERM has ended is queued again without a retry, however often; a crash is none of these."""
+    job = tiny(), tmp_path / "row" / "seed0"
+    job[1].mkdir(parents=True)
+    codes = [143, 143, -15, 143, 0]
+    with Bars() as bars:
+        sweep([job], Where(executor="slurm", retries=0), bars, FakeCluster(codes))  # type: ignore[arg-type]
+    assert codes == []
+    (job[1] / "summary.json").unlink()
+    with Bars() as bars, pytest.raises(RunError, match="1 of 1 runs failed"):
+        sweep([job], Where(executor="slurm", retries=0), bars, FakeCluster([143, 1, 0]))  # type: ignore[arg-type]
+
+
+def test_damaged_progress_does_not_end_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for content in (b"", b"[1]", b"{}", b"\xff\xfe\x00", b'{"step": null, "total": [], "loss": 1}', b"1e999"):
+        job = tiny(), tmp_path / "row" / "seed0"
+        job[1].mkdir(parents=True)
+        (job[1] / "progress.json").write_bytes(content)
+        monkeypatch.setattr(local_run, "start", lambda config, directory: Fake(config, directory, [0]))
+        with Bars() as bars:
+            sweep([job], Where(jobs=1), bars)
+        shutil.rmtree(tmp_path / "row")
+
+
 @pytest.mark.slow
 def test_a_failed_run_is_tried_again_and_then_reported(
     nets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

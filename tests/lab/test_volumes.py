@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labtools import call
+from labtools import SHAPE, call, folder_of, saved, scan
 
 import quarterturn as qt
 from quarterturn_lab.data import volumes
@@ -24,30 +24,6 @@ from quarterturn_lab.settings.experiments import config_for
 
 nibabel = pytest.importorskip("nibabel", reason='NIfTI needs nibabel: pip install "quarterturn[nifti]"')
 LIMIT = 10**6
-SHAPE = (9, 11, 8)
-
-
-def saved(path: Path, array: Any, affine: Any = None) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    nibabel.save(nibabel.Nifti1Image(array, np.eye(4) if affine is None else affine), path)
-    return path
-
-
-def scan(number: int, shape: tuple[int, ...] = SHAPE) -> tuple[Any, Any]:
-    rng = np.random.default_rng(number)
-    labels = np.zeros(shape, dtype=np.uint8)
-    labels[2:5, 3:6, 2:6] = 1
-    labels[5:8, 6:9, 3:6] = 2
-    return (2.0 * labels + rng.normal(0, 0.3, shape)).astype(np.float32), labels
-
-
-def folder_of(root: Path, count: int = 8, spacing: tuple[float, ...] = (1, 1, 1), names: str = "Tr") -> Path:
-    for number in range(count):
-        image, labels = scan(number)
-        affine = np.diag([*spacing, 1.0])
-        saved(root / f"images{names}" / f"s{number}.nii.gz", image, affine)
-        saved(root / f"labels{names}" / f"s{number}.nii.gz", labels, affine)
-    return root
 
 
 def quarterturn(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
@@ -266,6 +242,18 @@ def test_from_a_folder_of_volumes_to_a_mask(tmp_path: Path, capsys: pytest.Captu
     ):
         code, said = quarterturn(capsys, *words)
         assert (code, why in said) == (2, True), said
+
+
+@pytest.mark.parametrize(
+    "labels", ['{"a": 1e400}', '{"²": "a"}', '{"a": NaN}', f'{{"{"1" * 5000}": "a"}}', '{"a": []}']
+)
+def test_labels_that_are_no_numbers_are_left_out(
+    labels: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = folder_of(tmp_path / "scans", 3)
+    (folder / "dataset.json").write_text(f'{{"labels": {labels}}}')
+    code, said = quarterturn(capsys, "data", "info", folder)
+    assert (code, "3 volumes" in said) == (0, True), said
 
 
 def test_labels_of_another_place_and_groups_of_cubes_end_with_one_line(

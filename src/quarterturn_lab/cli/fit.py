@@ -69,10 +69,10 @@ def _finish(run: Path, written: Written) -> None:
         print(f"note: {written.warning}\n")
     card = card_of(run)
     out = "masks" if card.is_dense else "predictions.csv"
-    given, others = "IMAGES", ", --bioimageio, --wsinfer"
+    given, others = "IMAGES", ", bioimageio, wsinfer"
     if card.settings.axes == 3:
         given, out, others = "scan.nii.gz", "mask.nii.gz", ""
     print(f"the page:  {written.path}")
     print(f"the run, and run.toml to repeat it: {run}")
     print(f"use it:    quarterturn predict {run} {given} --out {out}")
-    print(f"share it:  quarterturn export {run} --onnx model.onnx, or --torchscript{others}, --hub")
+    print(f"share it:  quarterturn export {run} --onnx model.onnx, or --to torchscript{others} or hub")

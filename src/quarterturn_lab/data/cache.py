@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from quarterturn_lab.data.watch import watched
 from quarterturn_lab.errors import DataError
-from quarterturn_lab.files import no_space, unfinished, write_atomically
+from quarterturn_lab.files import blocks, no_space, unfinished, write_atomically
 
 IMAGES, ABOUT, SUMS = "images.npy", "about.json", "sums.json"
 VERSION = 2  # of the format; a change makes new folders
@@ -33,12 +33,13 @@ def fingerprint(settings: dict[str, Any], paths: Iterable[tuple[str, Path]] = ()
     digest = hashlib.sha256(json.dumps({"version": VERSION, **settings}, sort_keys=True).encode())
     files = list(paths)
     for name, path in watched("reading", files, len(files)):
-        try:
-            content = path.read_bytes() if path.is_file() else b""
-        except OSError:
-            content = b""
-        digest.update(f"\n{name} {len(content)}\n".encode())
-        digest.update(content)
+        size = 0
+        with suppress(OSError):
+            size = path.stat().st_size if path.is_file() else 0
+        digest.update(f"\n{name} {size}\n".encode())
+        with suppress(OSError):
+            for block in blocks(path) if size else ():
+                digest.update(block)
     return digest.hexdigest()[:32]
 
 
@@ -109,10 +110,9 @@ def _sums(folder: Path) -> dict[str, int]:
     """The CRC-32 of each file: several gigabytes in a second, and any flipped bit changes it."""
     sums = {}
     for name in (IMAGES, ABOUT):
-        with (folder / name).open("rb") as file:
-            found = 0
-            while block := file.read(1 << 22):
-                found = zlib.crc32(block, found)
+        found = 0
+        for block in blocks(folder / name):
+            found = zlib.crc32(block, found)
         sums[name] = found
     return sums
 

@@ -10,6 +10,7 @@ Nothing is decoded here but masks.
 """
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -427,8 +428,8 @@ def _described(path: Path) -> tuple[tuple[str, ...], int | None]:
         raise DataError(f'{path}: "labels" and "channel_names" are tables such as {{"0": "background"}}')
     try:  # {"0": "background"}, or as nnU-Net has it {"background": 0}
         numbered = {int(value): str(key) for key, value in labels.items()}
-    except (TypeError, ValueError):
-        numbered = {int(key): str(value) for key, value in labels.items() if str(key).isdigit()}
+    except (TypeError, ValueError, OverflowError):
+        numbered = {int(key): str(value) for key, value in labels.items() if re.fullmatch("[0-9]{1,9}", key)}
     if sorted(numbered) != list(range(len(numbered))):
         raise DataError(f'{path}: "labels" are to be numbered 0, 1, ..., found {sorted(numbered)[:5]}')
     return tuple(numbered[i] for i in range(len(numbered))), len(channels) or None

@@ -30,6 +30,7 @@ from quarterturn_lab.training import training_run
 Record = dict[str, Any]
 PLAN = f"{FOLDER}/plan.json"  # what a search begins with, until there is the record
 RECORD = "fit.json"  # in the run directory: what was asked, found and chosen
+WAY_OUT = "remove the run directory, and run the same command again"
 # A probe asks about the images, so that it is the lab's own network whatever the user's is, trained to the end.
 PROBE = (*LENGTH, "backbone", "how", "weights", "rotate", "keep", "patience", "turn", "flip")
 ORDINARY = (*LENGTH, "how", "invariants")  # options that an ordinary network has no use for
@@ -78,9 +79,7 @@ class Fit:
         found = self.look()
         plans = self.directory / PLAN
         if self.search and plans.exists():  # a search has begun
-            record: Record = json.loads(plans.read_text())
-            size, chosen = plan.Size(**record["size"]), record["symmetry"]
-            config = read(record.pop("config"))
+            record, size, chosen, config = read_plan(plans)
             self.threads, data = config.threads, self.load(config)
         else:
             size = self.choose_size(found)
@@ -318,8 +317,8 @@ class Fit:
         self.train(config, self.directory, self.load(config), record.get("seconds"))
         if not self.request.compare:
             return Fitted(self.directory, None, record)
-        self.threads, size = config.threads, plan.Size(**record["size"])
-        return Fitted(self.directory, self.ordinary(self.look(), size, record["symmetry"], config), record)
+        self.threads, (size, chosen) = config.threads, _planned(record, self.directory / RECORD)
+        return Fitted(self.directory, self.ordinary(self.look(), size, chosen, config), record)
 
     def wanted(self, config: Config, minutes: float | None) -> int:
         """The number of epochs that the request wants of a finished run."""
@@ -397,12 +396,29 @@ def _kind(config: Config) -> str:
 
 def read_record(path: Path) -> Record:
     """What was asked, found and chosen, from the file of a run."""
-    way_out = "remove the run directory, and run the same command again"
-    found = read_json(path, way_out)
+    found = read_json(path, WAY_OUT)
     request = found.get("request")
     if not isinstance(request, dict) or {field.name for field in fields(Request)} - request.keys():
-        raise damaged(path, "it has no request", way_out)
+        raise damaged(path, "it has no request", WAY_OUT)
     return found
+
+
+def read_plan(path: Path) -> tuple[Record, plan.Size, str, Config]:
+    """The record of a fit whose search has begun, the size of its images, its symmetry and its planned settings."""
+    found = read_record(path)
+    size, chosen = _planned(found, path)
+    try:
+        return found, size, chosen, read(found.pop("config", ""))
+    except ConfigError as error:
+        raise damaged(path, error, WAY_OUT) from None
+
+
+def _planned(record: Record, path: Path) -> tuple[plan.Size, str]:
+    """The size of images and the symmetry that a record says."""
+    try:
+        return plan.Size(**record["size"]), str(record["symmetry"])
+    except (LookupError, TypeError) as error:
+        raise damaged(path, f"it does not say what was planned, {error}", WAY_OUT) from None
 
 
 def latest(request: Request, root: Path) -> Request:

@@ -12,6 +12,7 @@ from typing import Any
 
 from quarterturn_lab.errors import ConfigError, RunError
 from quarterturn_lab.evaluation.tasks import TASKS
+from quarterturn_lab.files import LARGEST_TEXT, damaged, read_bytes, write_atomically
 from quarterturn_lab.progress import Bars
 from quarterturn_lab.runs.run_directory import summary
 from quarterturn_lab.seeds import key
@@ -87,8 +88,7 @@ def searched(
     optuna = _optuna()
     folder = directory / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(folder / "journal.log")))
-    study = optuna.create_study(storage=storage, study_name="fit", direction=_direction(task), load_if_exists=True)
+    study = _study(optuna, folder / "journal.log", _direction(task))
     before = len(study.trials)
     study.sampler = optuna.samplers.TPESampler(seed=key("search", base.seed, before) % 2**32)
     spread = {name: _distribution(optuna, values) for name, values in spaces.items()}
@@ -118,6 +118,20 @@ def searched(
         raise RunError(f"no trial of the search has finished: see failed.txt in {folder}")
     bars.say(f"search: {_words(study.best_params)} is best on validation images, {_scored(task, study.best_value)}")
     return study.best_params
+
+
+def _study(optuna: Any, path: Path, direction: str) -> Any:
+    """The study in a journal. A last line that a kill has cut off goes, or the next one would become a part of it."""
+    way_out = f"remove {path.parent}, and run the same command again"
+    if path.exists():
+        content = read_bytes(path, way_out, LARGEST_TEXT)
+        if content[-1:] not in (b"", b"\n"):
+            write_atomically(path, content[: content.rfind(b"\n") + 1])
+    try:
+        storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
+        return optuna.create_study(storage=storage, study_name="fit", direction=direction, load_if_exists=True)
+    except (ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:
+        raise damaged(path, error, way_out) from None
 
 
 def _planned(base: Config, spaces: dict[str, Any]) -> Params:

@@ -21,6 +21,7 @@ from quarterturn_lab.errors import DataError, RunError
 from quarterturn_lab.files import no_space
 from quarterturn_lab.inference.large_files import Picture, opened
 from quarterturn_lab.inference.tiles import SIDE, Network, Tile, View
+from quarterturn_lab.inference.unfinished import marks
 from quarterturn_lab.inference.whole_images import joined
 from quarterturn_lab.runs.model_card import ModelCard, probabilities
 
@@ -145,10 +146,12 @@ def write(
         note = f"tiles of {side} pixels were seen alone, because of {view.alone}" if view.alone else ""
         _check_space(out, canvas)
     with no_space(str(out)):
-        with canvas.path.open("ab") as file:
-            file.truncate(canvas.size)
         done = folder / "tiles"  # their numbers, a line for each
-        finished = set(map(int, done.read_text().rpartition("\n")[0].split())) if done.exists() else set()
+        with canvas.path.open("ab") as file:
+            if file.tell() != canvas.size:  # it begins, or what was written is not on the disk
+                done.unlink(missing_ok=True)
+            file.truncate(canvas.size)
+        finished = {number for line in marks(done) for number in line}
         progress(len(finished), len(tiles), "tiles")
         with _marks(done, canvas) as mark:
             for number, tile in enumerate(tiles):

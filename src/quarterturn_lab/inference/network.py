@@ -1,6 +1,5 @@
 """A trained network as a function from arrays to arrays, for inputs of any size if it predicts masks."""
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from quarterturn_lab.files import sha256
 from quarterturn_lab.inference.receptive_field import PERIODS, view_of
 from quarterturn_lab.inference.tiles import Network, Run, Sizes, View
 from quarterturn_lab.models.build import filters_twin
@@ -35,7 +35,7 @@ def trained_network(directory: Path, device_name: str, trust: Trust = NOTHING) -
     config, card, net = load_with_card(directory, trust)
     device = pick_device(device_name)
     net = (for_whole_images(config, net) if card.is_dense else net).to(device)
-    identity = hashlib.sha256((directory / "model.safetensors").read_bytes()).hexdigest()
+    identity = sha256(directory / "model.safetensors")
     return tiled_network(net, card.settings.channels, device, identity), card
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from quarterturn_lab.data import images, volumes
 from quarterturn_lab.data.layouts import OTHERS
 from quarterturn_lab.errors import ConfigError, DataError, RunError
-from quarterturn_lab.files import check_replaceable, damaged, no_space, write_atomically
+from quarterturn_lab.files import check_replaceable, damaged, no_space, sha256, write_atomically
 from quarterturn_lab.inference import masks, volume_masks
 from quarterturn_lab.inference.large_files import Picture, opened
 from quarterturn_lab.inference.masks import Say
@@ -30,13 +30,14 @@ from quarterturn_lab.inference.whole_images import plain_network
 from quarterturn_lab.runs.model_card import KEY, ModelCard, read
 
 SUM, NO_SUM = f"{KEY}_sum", f"sha256:{'0' * 64}"  # in the metadata of an ONNX file
+LARGEST = 2 << 30  # bytes of an ONNX file: the limit of its format
 PICTURES = (".png", *masks.TIFF)
 
 
 def onnx_network(file: Path) -> tuple[Network, ModelCard]:
     """The network of an ONNX file that `quarterturn export` wrote, for images of any size."""
     run, card = onnx_runner(file)
-    return plain_network(run, card, hashlib.sha256(file.read_bytes()).hexdigest()), card
+    return plain_network(run, card, sha256(file)), card
 
 
 def onnx_runner(file: Path) -> tuple[Run, ModelCard]:
@@ -47,6 +48,8 @@ def onnx_runner(file: Path) -> tuple[Run, ModelCard]:
         raise RunError('--onnx needs onnxruntime: pip install "quarterturn[onnx]"') from None
     if not file.is_file():
         raise RunError(f"{file} does not exist: write it with `quarterturn export RUN --onnx {file}`")
+    if file.stat().st_size > LARGEST:
+        raise RunError(f"{file} has {file.stat().st_size:,} bytes, and an ONNX file at most {LARGEST:,}: it is none")
     _check_sum(file)
     try:
         session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])

@@ -17,7 +17,7 @@ from quarterturn_lab.errors import ConfigError, DataError
 from quarterturn_lab.files import no_space, safe, write_atomically
 from quarterturn_lab.inference.large_files import check_channels, opened
 from quarterturn_lab.inference.tiles import SIDE, Run
-from quarterturn_lab.inference.unfinished import unfinished
+from quarterturn_lab.inference.unfinished import marks, unfinished
 from quarterturn_lab.runs.model_card import ModelCard
 
 Files = list[tuple[str, Path]]  # names and paths
@@ -147,8 +147,8 @@ def write_table(
     says why an image was skipped.
     """
     with no_space(str(out)), unfinished(out, job) as folder:
-        table, marks = folder / "rows.csv", folder / "images"
-        _add_rows(table, marks, run, card, files, options, progress)
+        table = folder / "rows.csv"
+        _add_rows(table, folder / "images", run, card, files, options, progress)
         with table.open(newline="") as file:
             skipped = [line[-1] for line in csv.reader(file) if line[-1]]
         if len(skipped) == len(files):
@@ -166,15 +166,17 @@ def write_table(
 
 
 def _add_rows(
-    table: Path, marks: Path, run: Run, card: ModelCard, files: Files, options: Options, progress: Progress
+    table: Path, marked: Path, run: Run, card: ModelCard, files: Files, options: Options, progress: Progress
 ) -> None:
-    """Add the rows that are missing; lines of `marks` say how far the table is: images, rows of the next one, bytes."""
-    complete = marks.read_text().rpartition("\n")[0].splitlines() if marks.exists() else []
-    done, part, size = map(int, complete[-1].split()) if complete else (0, 0, 0)
-    progress(done, len(files))
+    """Add the missing rows; lines of `marked` say how far the table is: images, rows of the next one, bytes."""
+    *_, (done, part, size) = [[0, 0, 0], *(line for line in marks(marked) if len(line) == 3)]
     with table.open("ab") as start:
+        if start.tell() < size:  # as after a power cut: what was written is not on the disk
+            done = part = size = 0
+            marked.unlink()
         start.truncate(size)
-    with table.open("a", newline="") as file, marks.open("a") as record:
+    progress(done, len(files))
+    with table.open("a", newline="") as file, marked.open("a") as record:
         writer = csv.writer(file, lineterminator="\n")
         name = files[done][0] if done < len(files) else None  # of the image whose rows are written
         found = rows(run, card, files[done:], options, lambda n, _: progress(done + n, len(files)), part)

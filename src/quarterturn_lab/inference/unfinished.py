@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from quarterturn_lab.errors import RunError
 from quarterturn_lab.files import no_space
@@ -27,7 +27,7 @@ def unfinished(out: Path, job: dict[str, Any]) -> Iterator[Path]:
             raise RunError(f"another process is writing {out}: wait for it, or give another --out") from None
         file.seek(0)
         text = json.dumps(job, sort_keys=True)
-        if file.read() != text:
+        if _text(file) != text:
             for path in folder.iterdir():
                 if path.is_dir():
                     shutil.rmtree(path)
@@ -45,6 +45,24 @@ def unfinished(out: Path, job: dict[str, Any]) -> Iterator[Path]:
                 shutil.rmtree(folder)
             raise
     shutil.rmtree(folder)
+
+
+def _text(file: IO[str]) -> str:
+    try:
+        return file.read()
+    except UnicodeDecodeError:  # damaged: as that of another job
+        return ""
+
+
+def marks(path: Path) -> list[list[int]]:
+    """The lines of numbers that say what is done, without a last one that was cut off. A damaged file is removed."""
+    try:
+        return [list(map(int, line.split())) for line in path.read_text().rpartition("\n")[0].splitlines()]
+    except FileNotFoundError:
+        return []
+    except ValueError:
+        path.unlink()
+        return []
 
 
 def _is_work(path: Path) -> bool:

@@ -92,7 +92,7 @@ def check_sealed(path: Path) -> None:
 
 
 def records(directory: Path) -> list[dict[str, Any]]:
-    """The records of the epochs, without a line that was cut off when the run was killed."""
+    """The records of the epochs, up to a line that was cut off when the run was killed, or damaged."""
     path = directory / "metrics.jsonl"
     found = []
     for line in read_text(path, "remove it, the scores are in summary.json").splitlines() if path.exists() else ():
@@ -100,9 +100,11 @@ def records(directory: Path) -> list[dict[str, Any]]:
             record = parsed(line)
         except ValueError:
             break
-        if not isinstance(record, dict):
+        if not isinstance(record, dict) or not isinstance(record.get("epoch"), int):
             break
-        found.append(record)
+        if not all(isinstance(value, int | float | None) for value in record.values()):
+            break
+        found.append({name: value for name, value in record.items() if value is not None})
     return found
 
 

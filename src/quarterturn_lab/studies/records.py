@@ -10,7 +10,8 @@ A run that has a record is not run again. Records of several sittings, or machin
 import csv
 import io
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,14 @@ import torch
 
 from quarterturn.cost import cost
 from quarterturn_lab.errors import ConfigError
-from quarterturn_lab.files import read_json, write_atomically
+from quarterturn_lab.files import damaged, read_json, read_text, write_atomically
 from quarterturn_lab.runs import naming, network, run_directory
 from quarterturn_lab.runs.trust import NOTHING, check_network
 from quarterturn_lab.settings.config import Config, read
 from quarterturn_lab.studies.definition import Entry, Study
 from quarterturn_lab.training.sweep import FAILED
 
+WAY_OUT = "restore the records from the repository, or give another --output"
 MACHINE = ("quarterturn", "torch", "python", "platform", "device", "processor", "cores", "threads")
 Key = tuple[str, str, int]  # experiment, label, seed
 Record = dict[str, Any]
@@ -65,18 +67,29 @@ def load(folder: Path, experiments: Iterable[str]) -> Records:
     """The records in a folder; those of an experiment that has none are empty."""
     found = Records({}, {}, {})
     for name in sorted(set(experiments)):
-        lines = folder / f"{name}.jsonl"
-        if not lines.exists():
+        if not (folder / f"{name}.jsonl").exists():
             continue
-        for line in lines.read_text().splitlines():
-            record = json.loads(line)
-            found.runs[name, record["label"], record["seed"]] = record
-        for label, settings in json.loads((folder / f"{name}.json").read_text()).items():
+        with _whole(folder / f"{name}.jsonl") as text:
+            for line in text.splitlines():
+                record = json.loads(line)
+                found.runs[name, record["label"], record["seed"]] = record
+        for label, settings in read_json(folder / f"{name}.json", WAY_OUT).items():
             found.settings[name, label] = settings
-        for row in csv.DictReader(io.StringIO((folder / f"{name}.csv").read_text())):
-            key = (name, row.pop("label"), int(row.pop("seed")))
-            found.curves.setdefault(key, []).append({k: json.loads(v) for k, v in row.items() if v})
+        with _whole(folder / f"{name}.csv") as text:
+            for row in csv.DictReader(io.StringIO(text)):
+                key = (name, row.pop("label"), int(row.pop("seed")))
+                found.curves.setdefault(key, []).append({k: json.loads(v) for k, v in row.items() if v})
     return found
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[str]:
+    """The text of a file; whoever cannot make sense of it raises that it is damaged."""
+    text = read_text(path, WAY_OUT)
+    try:
+        yield text
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, csv.Error) as error:
+        raise damaged(path, error, WAY_OUT) from None
 
 
 def save(folder: Path, records: Records) -> None:
@@ -119,7 +132,7 @@ def collect(study: Study, root: Path, folder: Path) -> Records:
                 records.runs[key] = _record(entry, seed, directory)
                 records.curves[key] = run_directory.records(directory)
             elif (directory / FAILED).exists():
-                why = (directory / FAILED).read_text().strip().splitlines()[-1]
+                why = (directory / FAILED).read_text(errors="replace").strip().rpartition("\n")[2]
                 records.runs[key] = {"label": entry.label, "seed": seed, "failed": why}
             else:
                 continue

@@ -152,7 +152,7 @@ class Cluster:
         path = directory / JOB
         if self.kind != "slurm" or not path.is_file():
             return None
-        number = path.read_text().strip()
+        number = path.read_text(errors="replace").strip()
         self._look()
         return self.submitit.SlurmJob(self.folder / FOLDER / "%j", number) if number in self.queue else None
 

@@ -122,9 +122,10 @@ def _common(jobs: Sequence[Job]) -> Path:
 def _show(run: Running, bars: Bars) -> None:
     try:
         found = json.loads((run.directory / "progress.json").read_text())
-    except (OSError, json.JSONDecodeError):
+        step, total, loss = int(found["step"]), int(found["total"]), float(found["loss"])
+    except (OSError, ValueError, LookupError, TypeError):  # it is not there, or damaged: nothing depends on it
         return
-    bars.update(_name(run), found["step"], found["total"], found["loss"], run.config.batch_images)
+    bars.update(_name(run), step, total, loss, run.config.batch_images)
 
 
 def _message(run: Running, code: int) -> str:
