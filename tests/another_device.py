@@ -122,6 +122,7 @@ def layer_cases() -> dict[str, Case]:
         "RollConv 1x1": lambda g, r: qt.RollConv(g, 2, 3, 1, rotate=r),
         "RollConv strided": lambda g, r: qt.RollConv(g, 2, 3, 3, 2, 1, padding_mode="reflect", rotate=r),
         "PathConv": lambda g, r: qt.PathConv(g, 2, 3, 3, 2, rotate=r),
+        "PoolConv": lambda g, r: qt.PoolConv(g, 2, 3, 3, padding=1, rotate=r),
         "DepthwiseConv": lambda g, r: qt.DepthwiseConv(g, 2, 3, 2, rotate=r),
         "RollConvTranspose": lambda g, r: qt.RollConvTranspose(g, 2, 3, 2, 2, rotate=r),
         "MaxPool": lambda g, r: qt.MaxPool(g, 3, 2, 1, rotate=r),

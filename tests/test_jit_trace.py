@@ -19,6 +19,7 @@ LAYERS: dict[str, Callable[[Group, str], nn.Module]] = {
     "slice conv": lambda group, rotate: qt.SliceConv(group, 2, 2, 3, 2, 1, rotate=rotate),
     "roll conv": lambda group, rotate: qt.RollConv(group, 2, 2, 3, 2, 1, rotate=rotate),
     "path conv": lambda group, rotate: qt.PathConv(group, 2, 2, 3, 2, 1, rotate=rotate),
+    "pool conv": lambda group, rotate: qt.PoolConv(group, 2, 2, 3, 1, 1, rotate=rotate),
     "depthwise conv": lambda group, rotate: qt.DepthwiseConv(group, 2, 3, 2, 1, rotate=rotate),
     "transposed conv": lambda group, rotate: qt.RollConvTranspose(group, 2, 2, 3, 2, 1, rotate=rotate),
     "reflected": lambda group, rotate: qt.RollConv(group, 2, 2, 3, 2, 1, rotate=rotate, padding_mode="circular"),

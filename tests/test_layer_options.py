@@ -15,6 +15,7 @@ MAKERS: dict[str, Callable[[Any], nn.Module]] = {
     "SliceConv": lambda group: qt.SliceConv(group, 1, 1, 1),
     "RollConv": lambda group: qt.RollConv(group, 1, 1, 1),
     "PathConv": lambda group: qt.PathConv(group, 1, 1, 1),
+    "PoolConv": lambda group: qt.PoolConv(group, 1, 1, 1),
     "DepthwiseConv": lambda group: qt.DepthwiseConv(group, 1, 1),
     "RollConvTranspose": lambda group: qt.RollConvTranspose(group, 1, 1, 1),
     "MaxPool": lambda group: qt.MaxPool(group, 1),

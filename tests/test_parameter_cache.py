@@ -19,6 +19,7 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "SliceConv": lambda: qt.SliceConv(D4, 16, 2, 3, stride=2, padding=1, rotate="filters"),
     "RollConv": lambda: qt.RollConv(D4, 2, 2, 3, stride=2, padding=1, rotate="filters", via="conv"),
     "PathConv": lambda: qt.PathConv(D4, 2, 2, 3, padding=1, rotate="filters"),
+    "PoolConv": lambda: qt.PoolConv(D4, 2, 2, 3, padding=1, rotate="filters"),
     "DepthwiseConv": lambda: qt.DepthwiseConv(D4, 2, 3, stride=2, padding=1, rotate="filters"),
     "RollConvTranspose": lambda: qt.RollConvTranspose(D4, 2, 2, 3, rotate="filters"),
     "RollLinear": lambda: qt.RollLinear(D4, 2, 2, rotate="filters", via="linear"),

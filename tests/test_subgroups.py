@@ -203,3 +203,13 @@ def test_a_group_of_another_number_of_axes_is_refused_by_convert(group: Group, x
         qt.wrap(model, group)(x)
     with pytest.raises(ShapeError, match=hint):
         qt.assert_equivariant(model, group, x)
+
+
+def test_what_is_no_element_and_no_tolerance_is_refused_and_tables_are_short() -> None:
+    with pytest.raises(GroupError, match=r"got the group C4-1: give \*group.elements"):
+        OCTA.subgroup(qt.about(C4, 1))  # type: ignore[arg-type]
+    assert OCTA.subgroup(*qt.about(C4, 1).elements) == qt.about(C4, 1)
+    for tolerance in (-1, 1.5, float("nan")):
+        with pytest.raises(OptionError, match="tolerance is a fraction"):
+            qt.for_spacing((1, 1, 3), tolerance=tolerance)
+    assert repr(qt.subgroups(D4)).splitlines()[0].split()[:2] == ["name", "point"]

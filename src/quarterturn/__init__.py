@@ -39,6 +39,7 @@ from quarterturn.kernel import kernels as kernels
 from quarterturn.layers.attention import Attention as Attention
 from quarterturn.layers.convolution import DepthwiseConv as DepthwiseConv
 from quarterturn.layers.convolution import PathConv as PathConv
+from quarterturn.layers.convolution import PoolConv as PoolConv
 from quarterturn.layers.convolution import RollConv as RollConv
 from quarterturn.layers.convolution import SliceConv as SliceConv
 from quarterturn.layers.each_orientation import EachOrientation as EachOrientation

@@ -17,7 +17,7 @@ from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 from quarterturn.check import in_eval_mode
 from quarterturn.execution import Execution
-from quarterturn.layers.convolution import _Convolution
+from quarterturn.layers.convolution import PoolConv, _Convolution
 from quarterturn.layers.linear import RollLinear
 from quarterturn.layers.token_mixing import TokenMixing
 from quarterturn.layers.transposed import RollConvTranspose
@@ -235,7 +235,8 @@ def _defined(module: Ours, x: Tensor, output: Tensor) -> float:
     """The multiply-adds of one of our layers as defined, whichever code runs it."""
     if isinstance(module, RollConvTranspose):  # its weight has a row for each orientation of each input
         return float(x.numel() * module.weight[0].numel() * module.group.order)
-    return float(output.numel() * module.weight[0].numel())
+    pathways = module.group.order if isinstance(module, PoolConv) else 1  # all of which each output sees
+    return float(output.numel() * module.weight[0].numel() * pathways)
 
 
 def _of_torch(module: nn.Module) -> Execution:

@@ -75,6 +75,9 @@ class Group:
         >>> D4.subgroup((-1, -2)) == C2, OCTA.subgroup((2, 3, 1)).name
         (True, 'C3<+3+1+2>')
         """
+        whole = next((g for g in generators if isinstance(g, Group)), None)
+        if whole is not None:
+            raise GroupError(f"subgroup() takes elements, got the group {whole.name}: give *group.elements of it")
         given = _signed_permutations(generators or [self.elements[0]])
         missing = next((g for g in given if g not in self.elements), None)
         if missing is not None:
@@ -261,6 +264,8 @@ def for_spacing(
     ('D4-3', 'D4h-3', 'octa-full')
     """
     sizes = _checked_spacing(spacing)
+    if not 0 <= tolerance < 1:
+        raise OptionError(f"tolerance is a fraction from 0 to 1, such as 0.05, got {tolerance!r}")
     alike = [[max(a, b) <= min(a, b) * (1 + tolerance) for b in sizes] for a in sizes]
     if any(alike[i] != alike[j] for i in range(len(sizes)) for j in range(len(sizes)) if alike[i][j]):
         raise OptionError(

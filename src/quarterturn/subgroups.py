@@ -28,6 +28,8 @@ class Subgroups(tuple[Group, ...]):
             rows.append([group.name, group.point_group, str(group.order), str(turns), axes, cost, generators])
         return aligned(rows, right=(2, 3, 5))
 
+    __repr__ = __str__  # all elements of all groups would fill pages
+
 
 def subgroups(group: Group, *, up_to_conjugacy: bool = False) -> Subgroups:
     """All subgroups of a group, itself included; print the result for a table.

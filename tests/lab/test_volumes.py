@@ -107,6 +107,42 @@ def test_a_packed_file_is_unpacked_no_further_than_its_header_says(tmp_path: Pat
     assert sum(seen) <= len(plain)
 
 
+def test_folders_that_cannot_be_used_end_with_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(folder: Path) -> str:
+        code, words = quarterturn(capsys, "data", "info", folder)
+        assert code == 2
+        return words.strip().split("; expected")[0]
+
+    unnamed = folder_of(tmp_path / "unnamed", 3)
+    (unnamed / "dataset.json").write_text('{"labels": {"0": "background", "1": "near"}}')
+    assert "Name them all in dataset.json" in said(unnamed)
+    assert said(folder_of(tmp_path / "one", 1)).startswith("quarterturn: 1 file leaves no valid part")
+    nnunet = folder_of(tmp_path / "nnunet", 3)
+    for path in (nnunet / "imagesTr").iterdir():
+        path.rename(path.with_name(path.name.replace(".nii", "_0000.nii")))
+    assert "s0_0000.nii.gz has no mask" in said(nnunet)
+    assert "take it off" in said(nnunet)
+    nowhere = folder_of(tmp_path / "nowhere", 3)
+    for path in nowhere.rglob("*.nii.gz"):  # neither a place in space nor a size of voxels, for which nibabel has a log
+        content = bytearray(gzip.decompress(path.read_bytes()))
+        content[80:92], content[252:256] = bytes(12), bytes(4)
+        path.write_bytes(gzip.compress(bytes(content)))
+    assert said(nowhere).count("\n") == 0
+    code, words = quarterturn(capsys, "data", "info", nowhere, *("--spacing", 1) * 2, "--spacing", 0)
+    assert (code, "along each of three axes, in mm and above 0" in words) == (2, True), words
+    assert "--spacing 1 --spacing 1 --spacing 3" in said(nowhere)
+
+
+def test_stacks_that_do_not_say_what_their_pages_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    for number in range(3):
+        for folder, array in zip(("images", "labels"), scan(number), strict=True):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            tifffile.imwrite(tmp_path / folder / f"{number}.tif", array)
+    code, said = quarterturn(capsys, "data", "info", tmp_path)
+    assert (code, "axis Z" in said) == (2, True), said
+
+
 # --- scores -----------------------------------------------------------------------------------------------------------
 
 
@@ -237,6 +273,8 @@ def test_from_a_folder_of_volumes_to_a_mask(tmp_path: Path, capsys: pytest.Captu
     for words, why in (
         (("fit", folder, "--symmetry", "C4", "--runs-dir", runs), "C4 acts on 2 axes, and a volume has three"),
         (("predict", run, folder / "imagesTr", "--out", tmp_path / "one.nii.gz"), "give a folder"),
+        (("predict", run, Path(__file__), "--out", tmp_path / "o"), "is no volume"),
+        (("predict", "a.onnx", folder / "imagesTr", "--out", tmp_path / "o"), "give it as --onnx a.onnx"),
         (("export", run, "--to", "wsinfer", "--out", tmp_path / "w"), "is for images"),
         (("fit", folder, "--task", "instances", "--runs-dir", runs), "is not for volumes"),
     ):

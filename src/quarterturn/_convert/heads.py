@@ -2,33 +2,41 @@
 
 A last layer is a linear layer or a 1x1 convolution with nothing behind it but what treats all positions alike. It may
 see what does not depend on the orientation of the input: then it is a plain layer, and so is all that follows.
+
+A convolution with larger windows is one too, where its outputs are averaged over orientations, and only sums and the
+like stand between. It makes that mean at once (`PoolConv`): a layer for all orientations of each output would cost as
+many times as much, and give no other function. What a network adds to its output, as a residual block does, is averaged
+there.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.utils import parametrize
 
 from quarterturn import trees
 from quarterturn._convert.axes import Position, maps_of
 from quarterturn._convert.carried_over import names_of_tied
 from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.function_calls import asks_for_sizes
-from quarterturn._convert.initial_weights import drawn, rearranged
-from quarterturn._convert.tail_steps import Step, feature_axis, step_of
+from quarterturn._convert.initial_weights import drawn, projected, rearranged
+from quarterturn._convert.tail_steps import Step, feature_axis, is_sum, step_of
 from quarterturn._convert.tracked_value import TrackedValue, ordinary_tensor
 from quarterturn._convert.widths import channels, make_equal
 from quarterturn.graph.capture import Captured
 from quarterturn.graph.refusal import Refusal
 from quarterturn.graph.torch_functions import name_of, option
-from quarterturn.layers.convolution import RollConv
+from quarterturn.groups import Group
+from quarterturn.layers.convolution import PoolConv, RollConv, are_centred, turned_inputs
 from quarterturn.layers.invariants import Invariants
 from quarterturn.layers.linear import RollLinear
 from quarterturn.layers.operations import Pool
 from quarterturn.ops import PoolFunction
+from quarterturn.windows import windows_for
 
 Head = Literal["auto", "pool", "max", "invariants", "hidden"]
 HEADS = ("auto", "pool", "max", "invariants", "hidden")
@@ -45,67 +53,108 @@ class LastLayers:
     nodes: frozenset[fx.Node] = frozenset()
     mean_first: frozenset[fx.Node] = frozenset()  # a mean may be taken before these layers: all behind them is affine
     tails: frozenset[fx.Node] = frozenset()
+    sums: frozenset[fx.Node] = frozenset()  # of tails: what still has orientations there may be averaged before them
     other_outputs: int = 0
 
 
 @dataclass
 class _Output:
-    """What makes one output: last layers, each with whether all behind it is affine, and the nodes behind them."""
+    """What makes one output: last layers and the nodes behind them, and whether all that follows is affine."""
 
-    makers: dict[fx.Node, bool]
-    tail: set[fx.Node]
+    makers: dict[fx.Node, bool] = field(default_factory=dict)
+    tail: set[fx.Node] = field(default_factory=set)
+    sums: dict[fx.Node, bool] = field(default_factory=dict)  # of the nodes behind them
+
+    def with_(self, other: "_Output") -> "_Output":
+        """Both together: behind a node all is affine if it is so on every way to the output."""
+        return _Output(_both(self.makers, other.makers), self.tail | other.tail, _both(self.sums, other.sums))
 
 
-def last_layers(captured: Captured, model: nn.Module, is_plain: Callable[[fx.Node], bool]) -> LastLayers:
-    """The layers of which outputs of the network are made, and that make nothing else; none is in a plain part."""
+def _both(one: dict[fx.Node, bool], other: dict[fx.Node, bool]) -> dict[fx.Node, bool]:
+    return one | {node: one.get(node, True) and affine for node, affine in other.items()}
+
+
+def last_layers(
+    captured: Captured, model: nn.Module, is_plain: Callable[[fx.Node], bool], around: Group | None = None
+) -> LastLayers:
+    """The layers of which outputs of the network are made, and that make nothing else; none is in a plain part.
+
+    Those that look around are among them only where outputs are averaged over `around`.
+    """
     end = next(node for node in captured.graph.nodes if node.op == "output")
     wanted = [n for _, n in trees.leaves(end.args[0], fx.Node) if isinstance(captured.example(n), Tensor)]
-    outputs = [output for node in wanted if (output := _output(captured, node, is_plain)) is not None]
+    outputs = [output for node in wanted if (output := _output(captured, node, is_plain, around)) is not None]
     while True:
         nodes = {node for output in outputs for node in output.makers}
         tails = {node for output in outputs for node in output.tail}
-        names = {_weight_name(captured, node) for node in nodes}
-        kept = [o for o in outputs if _make_outputs_alone(captured, model, o, nodes, tails, names)]
+        names = {_weight_name(captured, node, around) for node in nodes}
+        kept = [o for o in outputs if _make_outputs_alone(captured, model, o, nodes, tails, names, around)]
         if len(kept) == len(outputs):
             break
         outputs = kept
     first = {node for node in nodes if all(output.makers.get(node, True) for output in outputs)}
-    return LastLayers(frozenset(nodes), frozenset(first), frozenset(tails), len(wanted) - len(outputs))
+    sums = {node for output in outputs for node in output.sums}
+    averaged = {node for node in sums if all(output.sums.get(node, True) for output in outputs)}
+    others = len(wanted) - len(outputs)
+    return LastLayers(frozenset(nodes), frozenset(first), frozenset(tails), frozenset(averaged), others)
 
 
-def _output(captured: Captured, node: fx.Node, is_plain: Callable[[fx.Node], bool]) -> _Output | None:
+def _output(
+    captured: Captured, node: fx.Node, is_plain: Callable[[fx.Node], bool], around: Group | None
+) -> _Output | None:
     """What makes the output, or None if a part of it comes from elsewhere."""
-    output = _Output({}, set())
 
     def is_maker(node: fx.Node) -> bool:
-        return _weight_name(captured, node) is not None
+        return _weight_name(captured, node, around) is not None
 
-    def follow(node: fx.Node, affine: bool) -> bool:
+    def follow(node: fx.Node, affine: bool) -> _Output | None:
         example = captured.example(node)
         if not isinstance(example, Tensor):  # numbers go along; of several tensors it is not known which
-            return not trees.leaves(example, Tensor)
+            return None if trees.leaves(example, Tensor) else _Output()
         if node.op == "placeholder":
-            return True
+            return _Output()
         if node.op == "call_module" and is_plain(node):
-            return False
+            return None
         if is_maker(node):
-            output.makers[node] = output.makers.get(node, True) and affine
-            return True
+            return _Output({node: affine}) if affine or not looks_around(captured, node, around) else None
         inputs = [n for n in node.all_input_nodes if n.op != "get_attr"]
         before = [n for n in inputs if isinstance(captured.example(n), Tensor)]
         axis = feature_axis(captured, before[0], is_maker) if before else 1
         step = step_of(captured, node, axis)
         if step is None:
-            return False
-        output.tail.add(node)
+            return None
         affine = step == Step.POOLS or (affine and step == Step.AFFINE)
-        return all(follow(n, affine) for n in inputs)
+        may_add = affine and around is not None and is_sum(node) and example.dim() == 2 + around.dim
+        found = _Output(tail={node}, sums={node: may_add} if is_sum(node) else {})
+        for each in inputs:
+            part = follow(each, affine) or (_Output() if may_add else None)
+            if part is None:
+                return None
+            found = found.with_(part)
+        return found
 
-    return output if follow(node, True) and output.makers else None
+    output = follow(node, True)
+    return output if output is not None and output.makers else None
 
 
-def _weight_name(captured: Captured, node: fx.Node) -> str | None:
-    """The name of the weight, if the node is a linear layer or a 1x1 convolution."""
+def looks_around(captured: Captured, node: fx.Node, group: Group | None) -> bool:
+    """Whether the node is a convolution that may average over orientations: see `PoolConv`."""
+    module = captured.modules.get(str(node.target)) if node.op == "call_module" else None
+    if group is None or not isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) or module.groups != 1:
+        return False
+    if (
+        len(module.kernel_size) != group.dim
+        or math.prod(module.kernel_size) == 1
+        or parametrize.is_parametrized(module)
+    ):
+        return False
+    return are_centred(group, windows_for(group, module.kernel_size, module.stride, module.padding, module.dilation))
+
+
+def _weight_name(captured: Captured, node: fx.Node, around: Group | None) -> str | None:
+    """The name of the weight, if the node is a linear layer, a 1x1 convolution, or one that may look around."""
+    if looks_around(captured, node, around):
+        return f"{node.target}.weight"
     if node.op == "call_module":
         module = captured.modules[str(node.target)]
         pointwise = isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) and (
@@ -126,13 +175,14 @@ def _make_outputs_alone(
     nodes: set[fx.Node],
     tails: set[fx.Node],
     names: set[str | None],
+    around: Group | None,
 ) -> bool:
     """Whether nothing but outputs uses what these layers make, and every use of their weights makes outputs."""
     users = [user for node in (*output.makers, *output.tail) for user in node.users]
     if any(user not in tails and user.op != "output" and not asks_for_sizes(user) for user in users):
         return False
-    mine = {_weight_name(captured, node) for node in output.makers}
-    if any(_weight_name(captured, n) in mine for n in captured.graph.nodes if n not in nodes):
+    mine = {_weight_name(captured, node, around) for node in output.makers}
+    if any(_weight_name(captured, n, around) in mine for n in captured.graph.nodes if n not in nodes):
         return False
     return all(set(tied) <= names for tied in names_of_tied(model) if mine & set(tied))
 
@@ -205,6 +255,38 @@ def _first_weights(
     first = torch.zeros_like(new)
     first[:, ::numbers] = sums  # those of the mean, or of the only number
     return first
+
+
+def last_convolution(
+    w: EquivariantWriter, path: str, old: nn.Module, value: TrackedValue, example: Any
+) -> TrackedValue:
+    """A convolution that averages over orientations, with one filter for each output and feature."""
+    layer: Any = old
+    value = w.whole_maps(w.maps_with_features_first(value, path), path)
+    features, _ = w.known.setdefault(w.tied(path), (value.features, None))
+    make_equal(features, value.features)
+
+    def make() -> nn.Module:
+        names = ("kernel_size", "stride", "padding", "dilation", "padding_mode")
+        options: Any = {name: getattr(layer, name) for name in names}
+        options |= {"device": layer.weight.device, "dtype": layer.weight.dtype, "bias": layer.bias is not None}
+        count, outs = w.widths.of(features), layer.weight.shape[0]
+        w.notes.append(f"{path}: the last layer makes the mean over orientations of what it gives")
+        new: Any = PoolConv(w.group, count, outs, rotate=w.rotate, **options)
+        with torch.no_grad():
+            if w.init == "scratch" and layer.weight.requires_grad:
+                new.weight.copy_(drawn(new.weight, layer.weight, new.weight[0].numel(), layer.weight[0].numel()))
+            else:
+                bank = rearranged(layer.weight.detach(), range(outs), w.widths.sources(features), 1, 1)
+                mean = projected(new.weight.shape, bank, lambda t: turned_inputs(t, w.group))
+                new.weight.copy_(mean * w.group.order)  # of which the layer takes the mean
+            if layer.bias is not None:
+                new.bias.copy_(layer.bias)
+        new.weight.requires_grad_(layer.weight.requires_grad)
+        return new
+
+    node = w.layer(path, make, value.node)
+    return replace(ordinary_tensor(example, node), axes=maps_of(example, channels(layer.weight.shape[0])))
 
 
 def _hidden(w: EquivariantWriter, path: str, weight: Tensor, value: TrackedValue) -> TrackedValue:

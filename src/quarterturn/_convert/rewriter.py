@@ -16,7 +16,15 @@ from quarterturn._convert.equivariant_writer import EquivariantWriter
 from quarterturn._convert.frame_rules import in_own_frame, rule_in_frames, sees_maps
 from quarterturn._convert.function_calls import asks_for_sizes, node_of
 from quarterturn._convert.function_rules import value_of_call
-from quarterturn._convert.heads import Head, LastLayers, last_layer, last_layers, sees_positions
+from quarterturn._convert.heads import (
+    Head,
+    LastLayers,
+    last_convolution,
+    last_layer,
+    last_layers,
+    looks_around,
+    sees_positions,
+)
 from quarterturn._convert.layer_rules import copied_layer, layer_on_constant, rule_for, softmax
 from quarterturn._convert.plain_parts import number_as_before, plain_part
 from quarterturn._convert.tail_steps import ends
@@ -56,7 +64,8 @@ class EquivariantRewriter:
         self.copied: set[str] = set()  # layers from `until` on
         self.unchanged = frozenset(_nodes_from(captured, until))  # from `until` on
         pools = output == "pooled" and not self.unchanged
-        self.last = last_layers(captured, writer.model, self.is_plain) if pools else LastLayers()
+        around = writer.group if head in ("auto", "pool") and writer.pool == "mean" else None
+        self.last = last_layers(captured, writer.model, self.is_plain, around) if pools else LastLayers()
 
     def input(self, node: fx.Node) -> TrackedValue:
         default = node.args[0] if node.args else inspect.Signature.empty
@@ -125,6 +134,11 @@ class EquivariantRewriter:
             return _attribute(self.captured.example(node.all_input_nodes[0]), args[0], args[1])
         if isinstance(node.target, type) and hasattr(node.target, "_fields"):
             return node.target(*args)
+        if node in self.last.sums and {v.kind for v in values_in(args)} >= {"ordinary", "oriented"}:
+            pooled = self.writer.pooled
+            args = trees.mapped(
+                args, TrackedValue, lambda _, v: pooled(v, self.path_of(node)) if v.kind == "oriented" else v
+            )
         if self.is_behind_head(node, args, kwargs):
             return self.behind_head(node, args, kwargs)
         if node in self.unchanged:
@@ -177,7 +191,8 @@ class EquivariantRewriter:
         """Whether orientations end before this layer: with head="pool" only where that makes no difference."""
         if node not in self.last.nodes or args[0].kind != "oriented" or sees_positions(args[0]):
             return False
-        return self.head_of(args[0]) != "pool" or (self.writer.pool == "mean" and node in self.last.mean_first)
+        first = self.head_of(args[0]) if not looks_around(self.captured, node, self.writer.group) else "pool"
+        return first != "pool" or (self.writer.pool == "mean" and node in self.last.mean_first)
 
     def head_of(self, value: TrackedValue) -> Head:
         """What the last layer sees. Invariants of whole maps cost time and gain nothing that was measured."""
@@ -186,6 +201,9 @@ class EquivariantRewriter:
         return "pool" if any(position.size > 1 for position in value.positions) else "invariants"
 
     def last_layer(self, node: fx.Node, args: Any, kwargs: Any, example: Any) -> TrackedValue:
+        if looks_around(self.captured, node, self.writer.group):
+            path = str(node.target)
+            return last_convolution(self.writer, path, self.captured.modules[path], args[0], example)
         if node.op == "call_module":
             path, layer = str(node.target), self.captured.modules[str(node.target)]
             check_parametrized(layer)

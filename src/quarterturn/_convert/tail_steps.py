@@ -138,11 +138,16 @@ def _of_pointwise(captured: Captured, node: fx.Node, axis: int) -> Step | None:
         if any(n > 1 and i - table.dim() + rank != axis for i, n in enumerate(table.shape)):
             return None  # a number for each position
     target = NOT_IN_PLACE.get(node.target, node.target)
-    if target in SUMS or target in COPIES:
+    if is_sum(node) or target in COPIES:
         return Step.AFFINE
     changing = [a for a in node.args if isinstance(a, fx.Node) and a.op != "get_attr"]
     scaled = target in PRODUCTS or (target in QUOTIENTS and node.args[:1] == tuple(changing))
     return Step.AFFINE if scaled and len(changing) == 1 else Step.OTHER
+
+
+def is_sum(node: fx.Node) -> bool:
+    """Whether the node adds or subtracts."""
+    return NOT_IN_PLACE.get(node.target, node.target) in SUMS
 
 
 def ends(node: fx.Node) -> bool:

@@ -23,9 +23,9 @@ from quarterturn._export.plain_writer import PlainWriter, is_ours
 from quarterturn.filters import roll_filters, slice_filters
 from quarterturn.graph.refusal import Refusal
 from quarterturn.groups import Group
-from quarterturn.layers.convolution import RollConv, SliceConv
+from quarterturn.layers.convolution import PoolConv, RollConv, SliceConv
 from quarterturn.layers.transposed import spread
-from quarterturn.windows import Placement, Window, by_placement, pad, pad_for, windows_for
+from quarterturn.windows import Placement, Window, by_placement, pad, pad_for, placement, windows_for
 
 CONVOLUTIONS: dict[int, Callable[..., nn.Module]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 TRANSPOSED: dict[int, Callable[..., nn.Module]] = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
@@ -135,6 +135,14 @@ def our_convolution(w: PlainWriter, path: str, module: Any, tensor: PlainTensor)
         sees = "roll" if isinstance(module, RollConv) else None
     out = _convolve(w, path, tensor, module.group, module.windows, Filters.of(module), sees)
     return output_of(module, out)
+
+
+def pool_convolution(w: PlainWriter, path: str, module: PoolConv, tensor: PlainTensor) -> PlainTensor:
+    tensor = apply_pending(w, apply_flatten(input_of(module, tensor)))
+    sizes = sizes_of(tensor, module.group.dim)
+    where = placement(module.group.elements[0], sizes, module.windows)
+    filters = replace(Filters.of(module), weight=module.bank())
+    return PlainTensor(_written(w, path, tensor.proxy, filters, where, sizes))
 
 
 @on_pathways

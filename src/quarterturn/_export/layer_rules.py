@@ -5,7 +5,14 @@ from typing import Any
 
 from torch import nn
 
-from quarterturn._export.convolution_rules import linear, our_convolution, roll_linear, torchs_convolution, transposed
+from quarterturn._export.convolution_rules import (
+    linear,
+    our_convolution,
+    pool_convolution,
+    roll_linear,
+    torchs_convolution,
+    transposed,
+)
 from quarterturn._export.norm_rules import batch_norm, group_norm, instance_norm, layer_norm
 from quarterturn._export.plain_tensor import (
     PlainTensor,
@@ -23,7 +30,7 @@ from quarterturn.graph import pointwise
 from quarterturn.graph.in_place import copy_not_in_place
 from quarterturn.graph.refusal import Refusal
 from quarterturn.layers.attention import Attention
-from quarterturn.layers.convolution import DepthwiseConv, PathConv, RollConv, SliceConv
+from quarterturn.layers.convolution import DepthwiseConv, PathConv, PoolConv, RollConv, SliceConv
 from quarterturn.layers.each_orientation import EachOrientation
 from quarterturn.layers.invariants import Invariants, invariants, matrices
 from quarterturn.layers.linear import RollLinear
@@ -144,6 +151,7 @@ LAYER_RULES: list[tuple[Any, Rule]] = [
     (Pool, _pool),
     (Invariants, _invariants),
     ((SliceConv, RollConv, PathConv, DepthwiseConv), our_convolution),
+    (PoolConv, pool_convolution),
     ((RollConvTranspose, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), transposed),
     ((nn.Conv1d, nn.Conv2d, nn.Conv3d), torchs_convolution),
     (RollLinear, roll_linear),

@@ -85,11 +85,15 @@ class _Convolution(nn.Module):
         self.group, self.in_features, self.out_features, self.groups = group, in_features, out_features, groups
         self.rotate, self.padding_mode = rotate, padding_mode
         self.windows, self.via = windows_for(group, kernel_size, stride, padding, dilation), via
+        self.check_windows()
         shape = (out_features, self.filter_inputs(), *(window.size for window in self.windows))
         self.weight, self.bias = new_parameters(shape, out_features if bias else 0, device, dtype)
         obstacle = self.obstacle() if via.startswith("fourier") else None
         if obstacle is not None:
             raise OptionError(f'the kernel cannot run this layer via="{via}": {obstacle}; use via="auto"')
+
+    def check_windows(self) -> None:
+        """Raise an error for windows that this layer cannot have."""
 
     def obstacle(self) -> str | None:
         """Why the kernel cannot run this layer on this machine for any input, or None if it can."""
@@ -395,6 +399,59 @@ class PathConv(_Convolution):
 
     def filters_output(self, out: Tensor, orientations: int) -> Tensor:
         return out.unflatten(1, (orientations, self.out_features)).transpose(1, 2).flatten(1, 2)
+
+
+class PoolConv(_Convolution):
+    """A convolution of each pathway by itself, then the mean over orientations: a last layer that looks around.
+
+    Sliced `(G*N, in, *S)` with `rotate="maps"`, stacked `(N, in*G, *S)` with `rotate="filters"` -> `(N, out, *S')`.
+    `weight` is `(out, in/groups, *k)`. It gives what `PathConv` and `Pool` give, as one convolution with few filters.
+    All orientations must put their windows at the same places: stride 1, equal padding on both sides, and equal
+    windows along axes that the group exchanges.
+
+    >>> from quarterturn import C4
+    >>> PoolConv(C4, 8, 3, 5, padding=2, rotate="filters")(torch.zeros(2, 32, 20, 30)).shape
+    torch.Size([2, 3, 20, 30])
+    """
+
+    def check_windows(self) -> None:
+        if not are_centred(self.group, self.windows):
+            raise OptionError(
+                "PoolConv needs stride 1, equal padding on both sides, and equal windows along axes that "
+                f"{self.group.name} exchanges, got {describe(self.windows)}: use PathConv, then Pool"
+            )
+
+    def filter_inputs(self) -> int:
+        return self.in_features // self.groups
+
+    def through_maps(self, x: Tensor, finish: Finish) -> Tensor:
+        check_features(x, self.group, self.in_features, "sliced")
+        return ops.pool(super().through_maps(x, finish), self.group)
+
+    def maps_input(self, x: Tensor) -> Tensor:
+        return x
+
+    def through_filters(self, x: Tensor, finish: Finish) -> Tensor:
+        check_axes(x, self.group)
+        check_features(x, self.group, self.in_features, "stacked")
+        filters = kept(self.weight, (type(self), self.group), self.bank)
+        where = placement(self.group.elements[0], x.shape[2:], self.windows)
+        return convolve(x, scaled(filters, finish.scale), finish.bias, where, self.groups, self.padding_mode)
+
+    def bank(self) -> Tensor:
+        """The filters of torch's convolution on stacked maps: those of each orientation turned, for the mean."""
+        return turned_inputs(self.weight, self.group) / self.group.order
+
+
+def turned_inputs(weight: Tensor, group: Group) -> Tensor:
+    """Filters that turn with what they see: `(out, in, *k)` -> `(out, in*G, *k)`, for stacked maps."""
+    return torch.stack([ops.act(weight, group, inverse) for inverse in group.inverse], dim=2).flatten(1, 2)
+
+
+def are_centred(group: Group, windows: Sequence[Window]) -> bool:
+    """Whether all orientations put these windows at the same places, whatever the size of the maps."""
+    alike = all(len({windows[axis - 1] for axis in axes}) == 1 for axes in group.exchanged)
+    return alike and all(window.stride == 1 and window.before == window.after for window in windows)
 
 
 class DepthwiseConv(_Convolution):

@@ -14,6 +14,8 @@ def predict_files(
     paths: tuple[str, ...], out: Path, onnx: Path | None, options: Options, device: str, trust: Trust
 ) -> bool:
     """Predict images with an ONNX file, or else with the run at the first path; False if some were skipped."""
+    if onnx is None and paths and paths[0].lower().endswith(".onnx"):
+        raise ConfigError(f"{paths[0]} is an ONNX file, no run directory: give it as --onnx {paths[0]}")
     if onnx is None and not paths:
         raise ConfigError("name a run directory and images, or give --onnx FILE and images")
     if onnx is None:

@@ -379,6 +379,7 @@ def _with_masks(folder: Path, settings: Settings) -> Layout | None:
         hint = (
             f"; files {', '.join(sorted(texts))} (boxes or outlines) are not read: draw them as masks" if texts else ""
         )
+        hint = f": {next(iter(bad))} {next(iter(bad.values()))}" if axes == 3 else hint
         raise DataError(
             f"no image in {folder} has a mask of the same name{hint}; expected {TREE.format(folder=folder)}"
         )
@@ -392,7 +393,8 @@ def _with_masks(folder: Path, settings: Settings) -> Layout | None:
     if axes == 3 and settings.task not in ("auto", "regions"):
         raise ConfigError(f"--task {settings.task} is not for volumes, which have a class for each voxel: leave it out")
     task = "regions" if axes == 3 else settings.task
-    meaning = masks.meaning(list(labels.values()), task, settings.max_pixels, lines or told)
+    source = masks.NAMES if lines else DESCRIPTION
+    meaning = masks.meaning(list(labels.values()), task, settings.max_pixels, lines or told, source)
     split = all(in_parts.values()) and "train" in in_parts.values()
     return Layout(
         ("with label volumes" if axes == 3 else "with masks") + (", already split" if split else ""),
@@ -449,10 +451,17 @@ def _pairs(
             raise DataError(f"{maps} has two masks for one image: {other} and {name}. Remove one")
     bad |= {f"{maps.name}/{name}": fault for name, fault in bad_maps.items()}
     found = {name: by_key.pop(masks.stem_of(name), None) for name in here}
-    bad |= {name: f"has no mask in {maps}" for name, other in found.items() if other is None}
+    bad |= {name: f"has no mask in {maps}{_as_nnunet(name) * (axes == 3)}" for name in found if found[name] is None}
     bad |= {f"{maps.name}/{name}": f"has no image in {pictures}" for name in by_key.values()}
     labels = {name: there[other] for name, other in found.items() if other is not None}
     return {name: here[name] for name in labels}, labels, bad
+
+
+def _as_nnunet(name: str) -> str:
+    """What to do with a volume that is named as nnU-Net has it."""
+    if not re.search(r"_\d{4}$", volumes.stem(name)):
+        return ""
+    return " (nnU-Net's _0000 is the number of a channel: take it off, and join several channels in one file of 4 axes)"
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

@@ -74,8 +74,8 @@ class Meaning:
         if not known.all():
             value = int(found[~known][0])
             raise DataError(
-                f"{path} has {named(value)}, which is none of the {len(self.classes)} classes: put the names of all "
-                f"classes into {NAMES}, a line each"
+                f"{path} has {named(value)}, which is none of the {len(self.classes)} classes: renumber it, or put the "
+                f"names of all classes into {NAMES}, a line each (those of volumes into dataset.json)"
             )
         return out
 
@@ -123,7 +123,9 @@ def _stored(path: Path, max_pixels: int) -> tuple[NDArray[Any], bool]:
         if path.suffix.lower() not in (*numeric_files.TIFF, *numeric_files.FITS):
             raise DataError(f"{path} cannot be read: it is damaged, truncated or not an image") from None
         return numeric_files.read(path, max_pixels).transpose(1, 2, 0).squeeze(), False
-    raise DataError(f"{path} has {frames} pages: a label map has one")
+    what = f"{path} has {frames} pages: a label map has one"
+    stack = "; slices of a volume need an axis Z in the file's OME or ImageJ metadata, in its image too"
+    raise DataError(what + stack * (path.suffix.lower() in numeric_files.TIFF))
 
 
 def named(value: int) -> str:
@@ -138,14 +140,21 @@ def named(value: int) -> str:
 # --- what they mean ---------------------------------------------------------------------------------------------------
 
 
-def meaning(paths: Sequence[Path], task: str, max_pixels: int, names: tuple[str, ...] = ()) -> Meaning:
-    """What the values of these label maps mean. `task` and the names of the classes say it, if they are given."""
+def meaning(
+    paths: Sequence[Path], task: str, max_pixels: int, names: tuple[str, ...] = (), source: str = NAMES
+) -> Meaning:
+    """What the values of these label maps mean. `task` and the names of the classes say it, if they are given.
+
+    The names come from the file `source`.
+    """
     files = tuple((path, path.stat().st_size, path.stat().st_mtime_ns) for path in paths)
-    return _meaning(files, task, max_pixels, names)
+    return _meaning(files, task, max_pixels, names, source)
 
 
 @functools.lru_cache(maxsize=8)  # a run looks at the same maps several times
-def _meaning(files: tuple[tuple[Path, int, int], ...], task: str, max_pixels: int, names: tuple[str, ...]) -> Meaning:
+def _meaning(
+    files: tuple[tuple[Path, int, int], ...], task: str, max_pixels: int, names: tuple[str, ...], source: str
+) -> Meaning:
     paths = [path for path, _, _ in files]
     if task not in ("auto", "pixels", "regions", "instances"):
         raise ConfigError(f"--task {task} is not for images with masks: give pixels, regions or instances")
@@ -159,7 +168,10 @@ def _meaning(files: tuple[tuple[Path, int, int], ...], task: str, max_pixels: in
             if value is not None
         ]
     if not seen:
-        raise DataError(f"none of the {len(paths)} masks can be read, such as {paths[0]}")
+        try:
+            values_of(paths[0], max_pixels)
+        except DataError as error:
+            raise DataError(f"none of the {len(paths)} masks can be read; the first: {error}") from None
     values = sorted(set().union(*(found for found, _ in seen)))
     if task == "auto":
         task = (
@@ -179,7 +191,8 @@ def _meaning(files: tuple[tuple[Path, int, int], ...], task: str, max_pixels: in
     if names and max(values) < len(names):
         return Meaning(task, names, (), void, f"names as given{note}")
     if names and len(names) != len(values):
-        raise DataError(f"{NAMES} has {len(names)} names, but the masks have {len(values)} values: {values[:8]}")
+        more = f"{len(names)} classes are named, but the masks have {len(values)} values: {values[:8]}"
+        raise DataError(f"{more}. Name them all in {source}, or remove the names there")
     if len(values) > CLASSES:
         raise DataError(
             f"the masks have {len(values)} values or more, such as {named(values[-1])} in {paths[0]}: too many to be "

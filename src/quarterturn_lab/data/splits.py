@@ -107,8 +107,9 @@ def three_parts(
     }
     for what, indices in found.items():
         if not len(indices):
-            kind = "specimens" if group else "images"
-            raise DataError(f"{len(names)} images leave no {what} part: give more {kind}, at least 3 of each class")
+            kind = "specimens" if group else "files"
+            count = "1 file leaves" if len(names) == 1 else f"{len(names)} files leave"
+            raise DataError(f"{count} no {what} part: give more {kind}, at least 3 of each class")
     return found
 
 

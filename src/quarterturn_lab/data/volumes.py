@@ -8,6 +8,7 @@ Sizes are checked before anything is decoded. Nothing here needs torch.
 
 import gzip
 import io
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from quarterturn_lab.data import images, numeric_files
 from quarterturn_lab.data.numeric_files import BYTES, TIFF, Missing, opened_tiff, quiet
-from quarterturn_lab.errors import DataError
+from quarterturn_lab.errors import ConfigError, DataError
 
 NIFTI = (".nii", ".nii.gz")
 STACKS = (".tif", ".tiff")
@@ -92,7 +93,8 @@ def read(path: Path, channels: int, limit: int) -> NDArray[np.float32]:
         raise DataError(several(path, len(values)))
     if not np.isfinite(values).all():
         count = int((~np.isfinite(values)).sum())
-        raise DataError(f"{path} has {count:,} voxels that are not finite (NaN or infinite): replace them first")
+        voxels = "1 voxel that is" if count == 1 else f"{count:,} voxels that are"
+        raise DataError(f"{path} has {voxels} not finite (NaN or infinite): replace them first")
     return np.stack([standardised(channel) for channel in values.astype(np.float32)])
 
 
@@ -119,6 +121,9 @@ def labels(path: Path, limit: int) -> NDArray[np.int64]:
 
 def spacing(path: Path, given: tuple[float, ...], limit: int) -> tuple[float, ...]:
     """The size of a voxel along each axis in mm: what the file says, or else what is given."""
+    if given and (len(given) != 3 or not all(np.isfinite(size) and size > 0 for size in given)):
+        words = " ".join(f"--spacing {size:g}" for size in given)
+        raise ConfigError(f"{words}: give the size of a voxel along each of three axes, in mm and above 0")
     found = header(path, limit).spacing or given
     if len(found) != 3 or not all(np.isfinite(size) and size > 0 for size in found):
         raise DataError(
@@ -212,6 +217,7 @@ def _nifti_header(path: Path, limit: int, whole: bool = False) -> tuple[Header, 
         import nibabel
     except ImportError:
         raise Missing("nibabel", "nifti") from None
+    logging.getLogger("nibabel.global").setLevel(logging.CRITICAL)  # what a header lacks is said below
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
     with gzip.open(path) if packed else path.open("rb") as content:
@@ -290,6 +296,8 @@ def save_like(path: Path, mask: NDArray[Any], scan: Path, limit: int) -> None:
 
 
 def _stack_header(path: Path, limit: int) -> Header:
+    if path.suffix.lower() not in TIFF:
+        raise DataError(f"{path} is no volume: give NIfTI (.nii, .nii.gz), or a TIFF stack with an axis Z")
     with opened_tiff(path) as file:
         series = file.series[0]
         lengths = dict(zip(series.axes, series.shape, strict=True))
