@@ -8,7 +8,8 @@ runs where a layer has strides, and ran everywhere before there was a kernel for
 thread, CPU time, contenders interleaved.
 
 With `--profile`: where the kernel's time goes, by `perf` (Debian: linux-perf), which looks 2000 times a second which
-function is running. `GFLOPS` of the kernel are those of its products, fewer than plain's, in the time that they take.
+function is running. Plain is in torch's default format here. `GFLOPS` of the kernel are those of its products, fewer
+than plain's, in the time that they take.
 """
 
 import os
