@@ -108,8 +108,8 @@ def three_parts(
     for what, indices in found.items():
         if not len(indices):
             kind = "specimens" if group else "files"
-            count = "1 file leaves" if len(names) == 1 else f"{len(names)} files leave"
-            raise DataError(f"{count} no {what} part: give more {kind}, at least 3 of each class")
+            few = "1 file leaves" if len(names) == 1 else f"{len(names)} files leave"
+            raise DataError(f"{few} no {what} part: give more {kind}, at least 3 of each class")
     return found
 
 
