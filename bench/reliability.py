@@ -131,15 +131,14 @@ def main() -> None:
     }
     path, today = record("reliability"), datetime.date.today().isoformat()
     for part in asked.parts:
+        measured = measure[part]()
         found = {name: [row for row in _recorded(path) if row["part"] == name] for name in PARTS}
         before = {
             (row["tried"], row["outcome"]): int(str(row["times"]))
             for row in found[part]
             if asked.add and part in COUNTED
         }
-        rows = [
-            (tried, _sum(times, before.get((tried, outcome), 0)), outcome) for tried, times, outcome in measure[part]()
-        ]
+        rows = [(tried, _sum(times, before.get((tried, outcome), 0)), outcome) for tried, times, outcome in measured]
         found[part] = [dict(zip(HEAD, (part, *row, today), strict=True)) for row in rows]
         save("reliability", [row for name in PARTS for row in found[name]], HEAD)
         print(*found[part], sep="\n", flush=True)
