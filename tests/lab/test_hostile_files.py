@@ -342,6 +342,16 @@ def test_damaged_records_do_not_stop_a_report(run: Path, tmp_path: Path, capsys:
         run_directory.records(run)
 
 
+@pytest.mark.parametrize("name", run_directory.NEEDED)
+def test_a_summary_without_something_is_named(name: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads((run / "summary.json").read_text())
+    for changed in ({key: value for key, value in found.items() if key != name}, {**found, name: ["no"]}):
+        (run / "summary.json").write_text(json.dumps(changed))
+        code, _, errors = call(f"report {run} --output {run}/page", capsys)
+        assert (code, errors.count("\n")) == (2, 1)
+        assert f"summary.json is damaged (it has no {name})" in errors
+
+
 def test_damaged_requests_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = class_folders(tmp_path / "data")
     directory = Request(root, symmetry="C4", options={"epochs": 1}).directory(tmp_path / "runs")

@@ -94,7 +94,7 @@ def test_tables_find_runs_by_their_settings_and_not_by_their_directories(tmp_pat
         scores = {"cross_entropy": loss, "accuracy": 0.5}
         about = {"experiment": config.experiment, "row": config.row, "seed": config.seed, "group": config.net.group}
         about |= {"parameters": 1, "test": scores, "train": scores, "cpu_seconds": 1.0, "wall_seconds": 1.0}
-        about |= {"task": "classes", "train_images": 9, "test_images": 9, "presentations": 9}
+        about |= {"task": "classes", "train_images": 9, "test_images": 9, "skipped_images": 0, "presentations": 9}
         (tmp_path / where / "summary.json").write_text(json.dumps(about))
         (tmp_path / where / "config.json").write_text(config.model_dump_json())
 

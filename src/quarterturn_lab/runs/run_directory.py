@@ -16,7 +16,7 @@ from quarterturn_lab.settings.config import Config, difference, read
 SEALED = ("config.json", "model.json", "model.safetensors")  # summary.json has their checksums
 NEEDED: dict[str, Any] = {  # in every summary
     **dict.fromkeys(("experiment", "row", "task"), str),
-    **dict.fromkeys(("seed", "parameters", "train_images", "test_images", "presentations"), int),
+    **dict.fromkeys(("seed", "parameters", "train_images", "test_images", "skipped_images", "presentations"), int),
     **dict.fromkeys(("cpu_seconds", "wall_seconds"), int | float),
     **dict.fromkeys(("test", "train"), dict),
     "group": str | None,
