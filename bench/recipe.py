@@ -8,6 +8,7 @@ The studies (src/quarterturn_lab/studies/recipe.py and volumes.py) divide their 
 
 import statistics
 import time
+from typing import Any
 
 import torch
 from harness import Rows, parser_for, start_again_with_a_warm_allocator, write
@@ -22,21 +23,16 @@ STEPS, ROUNDS = 4, 7  # the first round warms up
 VOLUMES = {"hippocampus": volumes.MILLISECONDS, "volumes-embedded": volumes.CELL_MILLISECONDS}
 
 
-def networks_of(experiment: str) -> list[tuple[str, int | None]]:
-    """Rows of the experiment, and maps where a study varies them."""
+def networks_of(experiment: str) -> list[tuple[str, dict[str, Any]]]:
+    """Rows of the experiment, and maps and blocks where a study chooses them."""
     if experiment in VOLUMES:
-        return [(row, None) for row in VOLUMES[experiment]]
-    return [(row, width) for row, widths in recipe.MILLISECONDS.items() for width in widths]
+        return [(row, {}) for row in VOLUMES[experiment]]
+    return [(row, {"width": maps, "blocks": 1}) for row, widths in recipe.MILLISECONDS.items() for maps in widths]
 
 
 def measure(experiment: str, folder: str | None) -> Rows:
     networks = networks_of(experiment)
-    configs = [
-        config_for(
-            experiment, row, data=folder, epochs=1000, **({} if width is None else {"width": width, "blocks": 1})
-        )
-        for row, width in networks
-    ]
+    configs = [config_for(experiment, row, data=folder, epochs=1000, **options) for row, options in networks]
     data = load(configs[0])
     runs = []
     for config in configs:
@@ -50,8 +46,13 @@ def measure(experiment: str, folder: str | None) -> Rows:
                 next(steps)
             found.append((time.process_time() - start) / STEPS / config.batch_images)
     return [
-        {"experiment": experiment, "row": row, "maps": width or "", "ms": f"{1000 * statistics.median(found[1:]):.2f}"}
-        for (row, width), found in zip(networks, seconds, strict=True)
+        {
+            "experiment": experiment,
+            "row": row,
+            "maps": options.get("width", ""),
+            "ms": f"{1000 * statistics.median(found[1:]):.2f}",
+        }
+        for (row, options), found in zip(networks, seconds, strict=True)
     ]
 
 
