@@ -13,7 +13,8 @@ MILLISECONDS = {
     "roll-mirrors-1-2-3": 185,
     "roll-D4-2": 186,
     "roll-octa": 195,
-} | {"roll-octa-wide": 384}
+    "roll-octa-wide": 384,
+}
 SCANS = 146  # training volumes, a patch of each in an epoch
 TURNS: dict[str, Any] = {"moves": "octa-full"}  # random quarter turns and flips of training volumes
 SECONDS = 150
