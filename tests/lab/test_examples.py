@@ -23,6 +23,7 @@ needs_notebooks = pytest.mark.skipif(
 )
 
 
+@pytest.mark.filterwarnings("ignore:The `srun` command is available")  # Fabric says so where Slurm is installed
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in (*NEED_TIMM, "fine_tuning")])
 def test_examples_run_for_two_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "examples")
