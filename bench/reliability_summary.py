@@ -3,14 +3,15 @@
 import csv
 from pathlib import Path
 
-from harness import RESULTS, markdown
+import harness
+from harness import markdown
 
 NAME = "reliability-"
 
 
 def table() -> str:
     """What was tried on each machine, how often, and what came of it."""
-    return "\n\n".join(_of(path) for path in sorted(RESULTS.glob(f"{NAME}*.csv")))
+    return "\n\n".join(_of(path) for path in sorted(harness.RESULTS.glob(f"{NAME}*.csv")))
 
 
 def _of(path: Path) -> str:

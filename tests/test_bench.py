@@ -57,17 +57,14 @@ def test_a_script_measures_with_each_number_of_threads(
     assert found == [[("1", "9")], [("1", "3"), ("2", "3")], [("2", "9")]]
 
 
-def test_every_machine_has_its_table_of_faults(
-    harness: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    summary = importlib.import_module("reliability_summary")
-    monkeypatch.setattr(summary, "RESULTS", tmp_path)
+def test_every_machine_has_its_table_of_faults(harness: ModuleType) -> None:
+    summary, folder = importlib.import_module("reliability_summary"), harness.RESULTS
     for name, kills in (("one", 30), ("two", 5)):
         lines = ["part,tried,times,outcome,date", f"kills,SIGKILL,{kills},the same weights,2026-11-18"]
-        (tmp_path / f"reliability-{name}-torch2.13.0.csv").write_text("\n".join(lines))
+        (folder / f"reliability-{name}-torch2.13.0.csv").write_text("\n".join(lines))
     peaks = ['what,"peak memory, MB"', "a mask of 1 pixel,300", "a mask of 2 pixels,301", "a mask of 3 pixels,302"]
     peaks += ["a table of 1 image,200"]
-    (tmp_path / "large_images-two-torch2.13.0.csv").write_text("\n".join(peaks))
+    (folder / "large_images-two-torch2.13.0.csv").write_text("\n".join(peaks))
     one, two = summary.table().split("\n\n`bench/")
     assert "| SIGKILL | 30 | the same weights |" in one
     assert "MB of memory" not in one

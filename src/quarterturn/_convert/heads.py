@@ -184,6 +184,9 @@ def _make_outputs_alone(
     mine = {_weight_name(captured, node, around) for node in output.makers}
     if any(_weight_name(captured, n, around) in mine for n in captured.graph.nodes if n not in nodes):
         return False
+    weights = [n for n in captured.graph.nodes if n.op == "get_attr" and str(n.target) in mine]
+    if any(user not in nodes for weight in weights for user in weight.users):  # as F.conv2d(x, self.last.weight) does
+        return False
     return all(set(tied) <= names for tied in names_of_tied(model) if mine & set(tied))
 
 
