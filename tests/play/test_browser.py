@@ -151,6 +151,11 @@ def test_the_pair(start: Start, browser: Any, tmp_path: Path) -> None:
     assert _requests(browser) == {"127.0.0.1"}
 
 
+def _compared(cards: list[Any], before: list[str]) -> bool:
+    """Whether both cards show another quarter turn: while the slider moves they are made anew, one after the other."""
+    return cards[0][1] not in ("", *before) and all("pixels change" in text for _, _, text in cards)
+
+
 def test_masks_of_the_pair_turn_along(start: Start, browser: Any) -> None:
     browser.get(start())
     _until(lambda: browser.find_element(By.XPATH, "//button[@role='tab'][contains(., 'Where is it')]")).click()
@@ -158,7 +163,7 @@ def test_masks_of_the_pair_turn_along(start: Start, browser: Any) -> None:
     moved = []
     for degrees in (90, 180, 270):
         _turn(browser, degrees, "tab1-")
-        cards = _until(lambda: (found := _cards(browser, "tab1-"))[0][1] not in ("", *moved) and found)
+        cards = _until(lambda: _compared(found := _cards(browser, "tab1-"), moved) and found)
         assert float(cards[1][1]) < 1e-5
         assert "0 of 4,096 pixels change their label" in cards[1][2]
         moved.append(cards[0][1])
