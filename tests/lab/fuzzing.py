@@ -165,6 +165,8 @@ def _runs(root: Path, run: Path) -> dict[str, Target]:
         "metrics.jsonl": Target(run / "metrics.jsonl", f"report {run} --output {root}/page"),
         "environment.json": Target(run / "environment.json", f"report {run} --output {root}/page"),
         "config.json, many runs": Target(run / "config.json", f"report {run} --output {root}/page"),
+        "config.json, check": Target(run / "config.json", f"check {run}"),
+        "model.json, export": Target(run / "model.json", f"export {run} --to torchscript --out {root}/net.pt"),
         "model.safetensors": Target(run / "model.safetensors", f"evaluate {run} --turns 1"),
         "model.safetensors, sealed": Target(sealed / "model.safetensors", f"evaluate {sealed} --turns 1"),
         "onnx": Target(root / "net.onnx", f"predict --onnx {root}/net.onnx {image} --out {root}/out.csv"),

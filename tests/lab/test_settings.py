@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from labtools import TINY, tiny
@@ -14,7 +14,7 @@ from quarterturn_lab.errors import ConfigError, LabError
 from quarterturn_lab.runs import loading
 from quarterturn_lab.settings.config import checked, read
 from quarterturn_lab.settings.experiments import EXPERIMENTS, config_for, settings_of, split_name
-from quarterturn_lab.settings.networks import edited
+from quarterturn_lab.settings.networks import PLANKTON, edited
 from quarterturn_lab.settings.options import HEADINGS, STAGES
 
 
@@ -152,3 +152,9 @@ def test_the_other_experiments_are_trained_as_ever(name: str) -> None:
     assert (config.ema, config.label_smoothing, config.validation) == (0.0, 0.0, 0.0)
     assert (config.balanced, config.accumulate) == (False, 1)
     assert (config.net.norm, config.rotate, config.augment.interpolation) == (False, "maps", "bilinear")
+
+
+@pytest.mark.parametrize("change", [{"stages": ((8,), (0,))}, {"hidden": (-1,)}, {"kernel": 0}])
+def test_layers_without_filters_are_refused(change: dict[str, Any]) -> None:
+    assert "give widths of 1 or more" in str(replace(PLANKTON, **change).fault())
+    assert PLANKTON.fault() is None

@@ -85,6 +85,8 @@ class Net:
         """What is wrong with the numbers of the network, and what to do, in words."""
         if min(self.channels, self.side, self.stem_stride) < 1:
             return f"channels={self.channels}, side={self.side}, stem_stride={self.stem_stride}: give 1 or more"
+        if min((self.kernel, *self.hidden, *(width for stage in self.stages for width in stage))) < 1:
+            return f"kernel={self.kernel}, stages={self.stages}, hidden={self.hidden}: give widths of 1 or more"
         if self.axes not in AXES:
             return f"axes={self.axes}: images have two, volumes three"
         if fault := size_fault(self.channels, self.side, axes=self.axes):
