@@ -53,8 +53,8 @@ def average(study: Study, records: Records, side: str, what: Literal["cpu_second
 def timed(study: Study, records: Records, entry: Entry) -> list[Record]:
     """The runs of an entry whose CPU seconds compare: those of the processor that made most runs of the study.
 
-    An entry without any of these has those that there are. Scores do not depend on the processor, for the number of
-    epochs is fixed beforehand.
+    An entry without any of these has those that there are. Scores are kept of all: the number of epochs is
+    fixed beforehand, and processors differ in rounding alone.
     """
     made = Counter(processor(run) for each in study.entries for run in records.of(each).values())
     found = list(records.of(entry).values())
