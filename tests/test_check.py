@@ -446,6 +446,11 @@ def test_nan_at_the_same_places_does_not_pass() -> None:
         assert_equivariant(lambda x: x.masked_fill(x < 0, math.nan), D4, image())
 
 
+def test_nan_in_the_input_is_named() -> None:
+    with pytest.raises(NotEquivariantError, match=r"the input has values that are not numbers \(NaN\)"):
+        assert_equivariant(nn.Conv2d(1, 2, 1), D4, torch.full((1, 1, 4, 4), math.nan))
+
+
 def test_nan_does_not_pass() -> None:
     class Bad(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

@@ -114,7 +114,14 @@ def test_mirrors_reverse_their_axes() -> None:
 
 
 @pytest.mark.parametrize(
-    "call", [lambda: qt.mirrors(), lambda: qt.mirrors(0), lambda: qt.mirrors(1, 1), lambda: qt.about(C4, 4)]
+    "call",
+    [
+        lambda: qt.mirrors(),
+        lambda: qt.mirrors(0),
+        lambda: qt.mirrors(1, 1),
+        lambda: qt.mirrors([1, 2]),
+        lambda: qt.about(C4, 4),
+    ],
 )
 def test_axes_that_a_volume_does_not_have_are_refused(call: Callable[[], Group]) -> None:
     with pytest.raises(GroupError, match="the axes of a volume are 1, 2 and 3"):

@@ -397,6 +397,8 @@ def _find_culprit(
     """The first call to finish whose inputs obey a law, whose outputs obey none, and whose outputs matter."""
     if not isinstance(model, nn.Module):
         return "it is not an nn.Module, so its layers cannot be checked"
+    if any(t.isnan().any() for t in inputs):
+        return "the input has values that are not numbers (NaN), which nothing can be compared with: replace them first"
     kinds: tuple[ops.Kind, ...] = ("scalar", "vector") if "vector" in (kind, input_kind) else ("scalar",)
     shape = next(t.shape for t in inputs if t.dim() == 2 + group.dim)
     turned_inputs = _turned(inputs, group, h, input_kind)

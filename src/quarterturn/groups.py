@@ -247,7 +247,7 @@ def _name_of_mirrors(axes: Sequence[int]) -> str:
 
 
 def _check_axes(axes: Sequence[int]) -> None:
-    if not axes or len(set(axes)) < len(axes) or any(axis not in range(1, SPACE + 1) for axis in axes):
+    if not axes or any(axis not in range(1, SPACE + 1) for axis in axes) or len(set(axes)) < len(axes):
         raise GroupError(f"the axes of a volume are 1, 2 and 3, each at most once, got {axes}")
 
 

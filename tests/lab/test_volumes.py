@@ -10,7 +10,7 @@ import torch
 from labtools import SHAPE, call, folder_of, saved, scan
 
 import quarterturn as qt
-from quarterturn_lab.data import volumes
+from quarterturn_lab.data import volumes, voxels
 from quarterturn_lab.data.augment import volume_matrices, warped
 from quarterturn_lab.data.synthetic_volumes import draw, rotation
 from quarterturn_lab.errors import ConfigError, DataError
@@ -218,14 +218,16 @@ def test_drawn_volumes_have_textures_of_equal_variance_in_any_orientation() -> N
 
 
 def test_the_group_follows_from_the_spacing() -> None:
-    assert volume_symmetry.allowed([(1, 1, 1)]) == qt.OCTA_FULL
-    assert volume_symmetry.allowed([(1, 1, 1), (1, 1, 3)]).name == "D4h-3"
-    assert volume_symmetry.allowed([(1, 2, 3)]) == qt.mirrors(1, 2, 3)
-    assert volume_symmetry.check("D4-3", [(1, 1, 3)]) == qt.named("D4-3")
+    assert voxels.allowed([(1, 1, 1)]) == qt.OCTA_FULL
+    assert voxels.allowed([(1, 1, 1), (1, 1, 3)]).name == "D4h-3"
+    assert voxels.allowed([(1, 2, 3)]) == qt.mirrors(1, 2, 3)
+    assert voxels.check("D4-3", [(1, 1, 3)]) == qt.named("D4-3")
     with pytest.raises(ConfigError, match="voxels of 1 x 1 x 3 mm are not cubes: use D4-3, or D4h-3"):
-        volume_symmetry.check("octa", [(1, 1, 3)])
+        voxels.check("octa", [(1, 1, 3)])
+    with pytest.raises(ConfigError, match=r"octa exchanges axes, and voxels of 1 x 1 x 3 mm are not cubes: use D4-3"):
+        voxels.check("octa", [(1, 1, 1), (1, 1, 3)])
     with pytest.raises(ConfigError, match="use mirrors-1-2-3"):
-        volume_symmetry.check("D4-3", [(1, 2, 3)])
+        voxels.check("D4-3", [(1, 2, 3)])
 
 
 @pytest.mark.parametrize(
@@ -299,6 +301,9 @@ def test_labels_of_another_place_and_groups_of_cubes_end_with_one_line(
 ) -> None:
     folder = folder_of(tmp_path / "flat", spacing=(1, 1, 3), names="")
     code, said = quarterturn(capsys, "fit", folder, "--symmetry", "octa", "--runs-dir", tmp_path / "runs")
+    assert (code, "use D4-3" in said) == (2, True), said
+    trained = ("train", "hippocampus/roll-octa", "--data", folder, "--runs-dir", tmp_path / "runs")
+    code, said = quarterturn(capsys, *trained)
     assert (code, "use D4-3" in said) == (2, True), said
     saved(folder / "labels/s1.nii.gz", scan(1)[1], np.diag([-1, 1, 3, 1.0]))
     code, said = quarterturn(capsys, "train", "hippocampus/baseline", "--data", folder, "--runs-dir", tmp_path / "runs")

@@ -8,12 +8,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from quarterturn import Group, act, equivariance_error, for_spacing
+from quarterturn import Group, act, equivariance_error
 from quarterturn_lab import ranks
 from quarterturn_lab.data.augment import turned
 from quarterturn_lab.data.dataset import Data, Dataset, Indices, Scenes, ragged
 from quarterturn_lab.data.prepare import centre_crop, fetch, prepared
 from quarterturn_lab.data.scaling import Scaling, scaling_of
+from quarterturn_lab.data.voxels import turns_of
 from quarterturn_lab.errors import ConfigError
 from quarterturn_lab.evaluation.tasks import TASKS, Scores
 from quarterturn_lab.evaluation.volumes import volume_scores
@@ -104,7 +105,7 @@ def turned_volumes(data: Scenes, indices: Indices) -> Scenes:
     """These volumes, each turned by another turn of its group: the turns of the cube, or those its spacing allows."""
     images, labels, spacings = [], [], []
     for place, i in enumerate(indices):
-        group = turns_for(data.spacings[i])
+        group = turns_of(data.spacings[i])
         element = 1 + place % max(1, group.order - 1) if group.order > 1 else 0
         image, label = torch.from_numpy(data.images[i].copy()), torch.from_numpy(data.labels[i].astype(np.int64))
         images.append(act(image[None], group, element)[0].numpy())
@@ -121,11 +122,6 @@ def turned_volumes(data: Scenes, indices: Indices) -> Scenes:
         valid=places,
         test=places,
     )
-
-
-def turns_for(spacing: tuple[float, ...]) -> Group:
-    """The turns that voxels of this spacing allow."""
-    return for_spacing(spacing, flip=True, reflections=False)
 
 
 def labels_of(config: Config, data: Data, indices: Indices) -> Any:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from quarterturn_lab.data import splits
+from quarterturn_lab.data import splits, voxels
 from quarterturn_lab.data.dataset import Data, Scenes, checked_settings, subset
 from quarterturn_lab.data.look import Found, look
 from quarterturn_lab.data.watch import watching
@@ -135,7 +135,7 @@ class Fit:
             )
         if self.request.symmetry not in ("auto", "none"):
             if found.axes == 3:
-                volume_symmetry.check(self.request.symmetry, found.spacings)
+                voxels.check(self.request.symmetry, found.spacings)
             else:
                 group_for(self.request.symmetry)
         if found.axes == 3 and "backbone" in self.request.options:
@@ -147,7 +147,7 @@ class Fit:
         """Choose the size of the images, and the number of threads, by the time of a step."""
         backbone, side = "backbone" in self.request.options, self.request.options.get("side")
         smallest = plan.sizes(found, backbone, side)[0]
-        widest = "D4" if found.axes == 2 else volume_symmetry.allowed(found.spacings).name
+        widest = "D4" if found.axes == 2 else voxels.allowed(found.spacings).name
         wanted = self.request.symmetry if self.request.symmetry != "auto" else widest
         timed = self.made(found, smallest, self.network(wanted), 1, plan.warps_of(wanted, found.axes))
         costs = {threads: self.cost(found, timed, threads) for threads in {1, timed.threads}}
@@ -210,7 +210,7 @@ class Fit:
 
     def choose_volume_symmetry(self, found: Found, size: plan.Size) -> tuple[str, dict[str, Any] | None]:
         """The symmetry that the size of voxels allows and one short training speaks for."""
-        largest = volume_symmetry.allowed(found.spacings)
+        largest = voxels.allowed(found.spacings)
         self.bars.say(f"voxels allow {largest.name}: {largest.order} orientations")
         config = self.made(found, size, "none", 1, plan.warps_of("none", 3), PROBE)
         data = self.load(config)

@@ -5,43 +5,15 @@ axis and turned about each. If volumes have no left and right, or no up, that ca
 is evidence against a symmetry. What is left is made into a group.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
 import quarterturn as qt
 from quarterturn_lab.data.dataset import Scenes
-from quarterturn_lab.errors import ConfigError
+from quarterturn_lab.data.voxels import AXES
 from quarterturn_lab.fit import symmetry
 from quarterturn_lab.fit.symmetry import CLEAR, UP, Choice, Losses, Probe, lost
-from quarterturn_lab.settings.networks import group_for
 
-AXES = (1, 2, 3)
 MOST = 8  # validation volumes that the probe is scored on, in up to seven orientations
-
-
-def allowed(spacings: Sequence[tuple[float, ...]]) -> qt.Group:
-    """The largest group that the spacing of every volume allows: its turns and mirrors exchange equal axes alone."""
-    elements = set(qt.OCTA_FULL.elements)
-    for spacing in spacings:
-        try:
-            elements &= set(qt.for_spacing(spacing, flip=True).elements)
-        except qt.errors.OptionError:  # nearly equal spacings are not exchanged
-            elements &= set(qt.mirrors(*AXES).elements)
-    return qt.OCTA_FULL.subgroup(*elements)
-
-
-def check(name: str, spacings: Sequence[tuple[float, ...]]) -> qt.Group:
-    """The group of that name, if the volumes' voxels allow it."""
-    group, largest = group_for(name, 3), allowed(spacings)
-    if set(group.elements) <= set(largest.elements):
-        return group
-    size = " x ".join(f"{side:g}" for side in spacings[0])
-    others = sorted({len(set(spacing)) for spacing in spacings})
-    several = f" (and {len(spacings) - 1} other spacings)" if len(spacings) > 1 and others else ""
-    turns = next((f"D4-{axis}" for axis in AXES if set(qt.named(f"D4-{axis}").elements) <= set(largest.elements)), None)
-    better = f"{turns}, or {largest.name} with all mirrors" if turns else f"{largest.name}, or a mirror of one axis"
-    raise ConfigError(f"{group.name} exchanges axes, and voxels of {size} mm{several} are not cubes: use {better}")
 
 
 def quarter_turn(axis: int) -> qt.Group:

@@ -12,6 +12,7 @@ from safetensors.torch import save
 from torch import nn
 
 from quarterturn_lab import ranks, stopping
+from quarterturn_lab.data import voxels
 from quarterturn_lab.data.dataset import Data, Dataset, Indices, Scenes
 from quarterturn_lab.data.scaling import scaling_of
 from quarterturn_lab.errors import ConfigError, Diverged, RunError
@@ -122,6 +123,8 @@ def _check_that_it_takes(net: nn.Module, config: Config, data: Data) -> None:
     channels, side = config.net.channels, config.net.side
     if len(data.images[0]) != channels:
         raise ConfigError(f"the images have {len(data.images[0])} channels: give --channels {len(data.images[0])}")
+    if isinstance(data, Scenes) and data.spacings and config.net.group:
+        voxels.check(config.net.group, sorted(set(data.spacings)))
     try:
         net.eval()(torch.zeros(1, channels, *[side] * config.net.axes))
     except (RuntimeError, ValueError) as error:
