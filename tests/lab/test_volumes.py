@@ -268,13 +268,17 @@ def test_from_a_folder_of_volumes_to_a_mask(tmp_path: Path, capsys: pytest.Captu
     code, said = quarterturn(capsys, "fit", folder, *options)
     assert code == 0, said
     run = next(runs.glob("fit/scans/*/seed0"))
-    assert "data:image/png" in (run / "report.html").read_text()
+    page = (run / "report.html").read_text()
+    assert "data:image/png" in page
+    assert "<th>Dice, far</th>" in page
     code, said = quarterturn(capsys, "predict", run, folder / "imagesTr/s0.nii.gz", "--out", tmp_path / "mask.nii.gz")
     assert code == 0, said
+    assert "1 volume -> " in said
     assert volumes.labels(tmp_path / "mask.nii.gz", LIMIT).shape == SHAPE
     for words, why in (
         (("fit", folder, "--symmetry", "C4", "--runs-dir", runs), "C4 acts on 2 axes, and a volume has three"),
         (("predict", run, folder / "imagesTr", "--out", tmp_path / "one.nii.gz"), "give a folder"),
+        (("predict", run, folder / "imagesTr/s0.nii.gz", "--out", tmp_path / "one.png"), "a .nii.gz or .ome.tif file"),
         (("predict", run, Path(__file__), "--out", tmp_path / "o"), "is no volume"),
         (("predict", "a.onnx", folder / "imagesTr", "--out", tmp_path / "o"), "give it as --onnx a.onnx"),
         (("export", run, "--to", "wsinfer", "--out", tmp_path / "w"), "is for images"),

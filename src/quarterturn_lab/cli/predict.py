@@ -30,7 +30,8 @@ def predict_files(
     for why in skipped:
         print(f"skipped: {why}", file=sys.stderr)
     left = f", {len(skipped):,} skipped" if skipped else ""
-    print(f"{len(files) - len(skipped):,} image{'s' if len(files) - len(skipped) != 1 else ''}{left} -> {out}")
+    done, what = len(files) - len(skipped), "image" if card.settings.axes == 2 else "volume"
+    print(f"{done:,} {what}{'s' if done != 1 else ''}{left} -> {out}")
     return not skipped
 
 

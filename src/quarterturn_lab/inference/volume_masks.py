@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quarterturn_lab.data import volumes
+from quarterturn_lab.data import images, volumes
 from quarterturn_lab.errors import ConfigError, DataError
 from quarterturn_lab.files import check_replaceable, no_space, unfinished
 from quarterturn_lab.inference.masks import pixels
@@ -17,6 +17,7 @@ from quarterturn_lab.inference.whole_images import joined
 from quarterturn_lab.runs.model_card import ModelCard, probabilities
 
 SUFFIXES = (*volumes.NIFTI, *volumes.STACKS)
+OTHERS = (".gz", ".csv", ".nrrd", ".mha", ".mgz", ".npy")  # names of files that are no folders
 
 
 def labels_of(network: Network, card: ModelCard, path: Path, say: Callable[[str], None]) -> NDArray[Any]:
@@ -70,6 +71,10 @@ def _check(files: Files, out: Path, options: Options) -> None:
     if not out.name.lower().endswith(SUFFIXES):
         if out.exists() and not out.is_dir():
             raise ConfigError(f"--out {out} is a file: give a folder, or the name of a .nii.gz file for one scan")
+        if not out.exists() and out.suffix.lower() in (*images.SUFFIXES, *OTHERS):
+            raise ConfigError(
+                f"--out {out}: labels of a scan are a .nii.gz or .ome.tif file, give such a name or a folder"
+            )
         return
     if len(files) > 1:
         raise ConfigError(f"--out {out} is one file, but there are {len(files)} scans: give a folder")

@@ -1,7 +1,7 @@
 """The page of a fit: one sentence first, then what a reader asks next. One file, without scripts or addresses."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -130,7 +130,7 @@ def constant(run: Judged) -> str:
     if (run.data.task == "numbers" and score["r2"] <= 0) or (mean and score["rmse"] >= mean["rmse"]):
         return "The network is no better than the mean of the numbers for every image. Train for longer"
     if score.get("dice") == 0:
-        return "The network finds no object: every pixel is background to it. Train for longer"
+        return "The network finds none of the objects. Train for longer"
     return ""
 
 
@@ -178,7 +178,7 @@ def _template() -> Template:
 def _scores(runs: list[Judged], measures: list[Measure]) -> Table:
     task = TASKS[runs[0].data.task]
     others = [name for name in runs[0].summary["test"] if name not in ("kaggle",)]
-    header = ["", "test", "95 % interval", *(name.replace("_", "-") for name in others)]
+    header = ["", "test", "95 % interval", *(_heading(name, runs[0].data.classes) for name in others)]
     header += ["macro-F1"] * (runs[0].data.task == "classes")
     averages = [run.summary.get("test_4_turns", {}).get(task.score) for run in runs]
     header += [f"{task.short}, 4 turns averaged"] * any(averages) + ["parameters", "CPU seconds of training"]
@@ -193,6 +193,24 @@ def _scores(runs: list[Judged], measures: list[Measure]) -> Table:
             cells.append("" if averaged is None else f"{averaged:.{task.digits}g}")
         rows.append((*cells, f"{found['parameters']:,}", f"{found['cpu_seconds']:,.0f}"))
     return Table(header, rows)
+
+
+HEADINGS = {
+    "surface_mm": "surface distance, mm",
+    "hausdorff95_mm": "95 % Hausdorff distance, mm",
+    "turned_dice": "Dice, turned",
+}
+
+
+def _heading(name: str, classes: Sequence[str]) -> str:
+    """A score in words; those of volumes name the class by its number.
+
+    >>> _heading("dice_1", ("background", "tumour")), _heading("log_loss", ())
+    ('Dice, tumour', 'log-loss')
+    """
+    if name.startswith("dice_"):
+        return f"Dice, {classes[int(name.removeprefix('dice_'))]}"
+    return HEADINGS.get(name, name.replace("_", "-"))
 
 
 # --- turning ----------------------------------------------------------------------------------------------------------
