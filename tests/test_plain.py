@@ -434,6 +434,18 @@ def test_a_file_that_disagrees_is_not_kept(tmp_path: Path, monkeypatch: pytest.M
     assert not (tmp_path / "net.onnx").exists()
 
 
+def test_a_file_may_differ_by_the_networks_own_rounding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As deep networks do, in float32: here a tolerance below any rounding stands for a network that rounds much."""
+    pytest.importorskip("onnxruntime")
+    module = sys.modules["quarterturn._export.onnx_file"]
+    monkeypatch.setattr(module, "TOLERANCES", {torch.float32: 1e-12})
+    net = nn.Sequential(qt.SliceConv(C4, 1, 16, 5), qt.Roll(C4), nn.Conv2d(64, 8, 5), qt.Pool(C4)).eval()
+    qt.export(net, torch.randn(2, 1, 16, 16), tmp_path / "net.onnx")
+    monkeypatch.setattr(module, "ROUNDINGS", 0)
+    with pytest.raises(ConversionError, match="the file differs from the network by"):
+        qt.export(net, torch.randn(2, 1, 16, 16), tmp_path / "net.onnx")
+
+
 # --- what it refuses --------------------------------------------------------------------------------------------------
 
 
