@@ -32,6 +32,10 @@ class Diverged(RunError):
     """The loss, the weights or the outputs are no longer numbers, or far from what they were."""
 
 
+class Lost(RunError):
+    """Another process of the run has ended: a consequence of what that one says, or of who killed it."""
+
+
 def unknown(what: str, name: object, valid: Iterable[str]) -> ConfigError:
     """The error for an unknown name, with the nearest valid names."""
     from quarterturn.errors import unknown as nearest  # its package imports torch

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from quarterturn_lab import stopping
-from quarterturn_lab.errors import ConfigError, Diverged, LabError, RunError
+from quarterturn_lab.errors import ConfigError, Diverged, LabError, Lost, RunError
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from torch import Tensor
@@ -255,7 +255,7 @@ def _together(found: Team, work: Callable[[], Value]) -> Value:
     except BaseException as error:
         found.broken = True
         if isinstance(error, RuntimeError) and _is_lost(error):
-            raise RunError(
+            raise Lost(
                 "another process of this run has ended. The last checkpoint is kept: run the same command again to "
                 "resume"
             ) from None

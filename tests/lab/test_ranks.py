@@ -16,8 +16,8 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 
 import quarterturn as qt
 from quarterturn_lab import ranks
-from quarterturn_lab.cli import app
-from quarterturn_lab.errors import ConfigError
+from quarterturn_lab.cli import app, doctor
+from quarterturn_lab.errors import ConfigError, Lost
 from quarterturn_lab.runs.run_directory import records
 from quarterturn_lab.settings.config import Config
 from quarterturn_lab.training import loop, training_run
@@ -191,6 +191,24 @@ def test_what_torchrun_is_told_is_in_its_form(tmp_path: Path, monkeypatch: pytes
     failure = ProcessFailure(0, 1, 2, str(tmp_path / "error.json"))
     assert "traceback : first" in str(ChildFailedError("quarterturn_lab", {0: failure}))
     assert abs(failure.timestamp - time.time()) < 60
+
+
+def test_torchrun_is_told_the_cause_and_no_consequence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+
+    def ends(with_error: Exception) -> None:
+        def looks() -> bool:
+            raise with_error
+
+        monkeypatch.setattr(doctor, "doctor", looks)
+        assert call("doctor", capsys)[0] == 2
+
+    ends(Lost("another process has ended"))
+    assert not (tmp_path / "error.json").exists()
+    ends(ConfigError("a mistake"))
+    assert "quarterturn: a mistake" in (tmp_path / "error.json").read_text()
 
 
 def test_other_numbers_than_were_started(monkeypatch: pytest.MonkeyPatch) -> None:

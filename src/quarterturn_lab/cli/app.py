@@ -13,7 +13,7 @@ from cyclopts import App, Parameter
 
 from quarterturn_lab import stopping
 from quarterturn_lab.cli.options import FitOptions, ImageOptions, Options, SweepOptions, TrustOptions
-from quarterturn_lab.errors import ConfigError, LabError, of_system
+from quarterturn_lab.errors import ConfigError, LabError, Lost, of_system
 from quarterturn_lab.ranks import NeedsProcesses, launch, tell_torchrun
 
 
@@ -537,11 +537,12 @@ def main(arguments: list[str] | None = None) -> None:
         if found is None or not _is_ours(found):
             tell_torchrun(traceback.format_exc())
             raise
-        _end(str(found))
+        _end(str(found), is_cause=not isinstance(found, Lost))
 
 
-def _end(message: str) -> NoReturn:
+def _end(message: str, is_cause: bool = True) -> NoReturn:
     """Say what is wrong, and end with code 2."""
     print(f"quarterturn: {message}", file=sys.stderr)
-    tell_torchrun(f"quarterturn: {message}")
+    if is_cause:
+        tell_torchrun(f"quarterturn: {message}")
     sys.exit(2)
