@@ -2,10 +2,13 @@
 
 import errno
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# What a file is called until it is whole.
+UNFINISHED = re.compile(r"(^|/)\.([^/]+?)(\.[^./]+\.\d+\.partial|\.unfinished)(/.*)?$")
 FREE_SPACE = "Earlier files are intact: free some space and run the same command again"
 
 
@@ -29,6 +32,10 @@ class Diverged(RunError):
     """The loss, the weights or the outputs are no longer numbers, or far from what they were."""
 
 
+class Lost(RunError):
+    """Another process of the run has ended: a consequence of what that one says, or of who killed it."""
+
+
 def unknown(what: str, name: object, valid: Iterable[str]) -> ConfigError:
     """The error for an unknown name, with the nearest valid names."""
     from quarterturn.errors import unknown as nearest  # its package imports torch
@@ -39,7 +46,7 @@ def unknown(what: str, name: object, valid: Iterable[str]) -> ConfigError:
 def of_system(error: OSError) -> RunError | None:
     """The error for a place that the system refuses, such as a folder without permissions; None if it names none."""
     if error.errno in FULL:
-        what = error.filename or "a file"
+        what = _meant(error.filename or "a file")
         return RunError(f"could not write {what}: {os.strerror(error.errno or 0).lower()}. {FREE_SPACE}")
     if error.filename is None:
         return None
@@ -48,4 +55,13 @@ def of_system(error: OSError) -> RunError | None:
         file = next((path for path in (place, *place.parents) if path.is_file()), place)
         return RunError(f"{file} is a file, and a folder is needed: give another place")
     why = (error.strerror or type(error).__name__).lower()
-    return RunError(f"{error.filename} cannot be used, {why}: give another place, or change its permissions")
+    return RunError(f"{_meant(error.filename)} cannot be used, {why}: give another place, or change its permissions")
+
+
+def _meant(name: str | bytes) -> str:
+    """The file that was to be written, for one that is its beginning.
+
+    >>> _meant("out/.report.html.host.123.partial"), _meant(".o.csv.unfinished/rows.csv"), _meant("a/.b.csv")
+    ('out/report.html', 'o.csv', 'a/.b.csv')
+    """
+    return UNFINISHED.sub(r"\1\2", os.fsdecode(name))

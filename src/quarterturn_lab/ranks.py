@@ -6,17 +6,20 @@ One of them, rank 0, runs the command: it plans, prints and writes. The others w
 
 import functools
 import importlib
+import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from quarterturn_lab import stopping
-from quarterturn_lab.errors import ConfigError, Diverged, LabError, RunError
+from quarterturn_lab.errors import ConfigError, Diverged, LabError, Lost, RunError
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from torch import Tensor
@@ -217,6 +220,15 @@ def launch(count: int, function: Callable[..., Any], *arguments: Any) -> int:
     return 0
 
 
+def tell_torchrun(message: str) -> None:
+    """Leave a message for torchrun, which shows it as the root cause below its traceback; else nothing happens."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path and not os.path.exists(path):
+        found = {"message": message, "extraInfo": {"timestamp": str(int(time.time()))}}
+        with suppress(OSError):
+            Path(path).write_text(json.dumps({"message": found}))
+
+
 # --- working together -------------------------------------------------------------------------------------------------
 
 
@@ -243,7 +255,7 @@ def _together(found: Team, work: Callable[[], Value]) -> Value:
     except BaseException as error:
         found.broken = True
         if isinstance(error, RuntimeError) and _is_lost(error):
-            raise RunError(
+            raise Lost(
                 "another process of this run has ended. The last checkpoint is kept: run the same command again to "
                 "resume"
             ) from None

@@ -14,7 +14,7 @@ from labtools import tiny, weights, worker
 from quarterturn_lab.files import PARTIAL
 from quarterturn_lab.training import training_run
 
-SECONDS = 120  # that a process may take to be worth killing
+SECONDS = 300  # that a process may take to be worth killing, on a machine with other work
 
 
 def killed_run(folder: Path, kills: int, seed: int) -> dict[str, object]:
@@ -28,7 +28,10 @@ def killed_run(folder: Path, kills: int, seed: int) -> dict[str, object]:
     while moments < kills:
         process = worker(config, directory)
         if not _has_begun(directory, process):
-            raise RuntimeError("the run has ended before it was killed often enough: give it more epochs")
+            ended = process.poll() is not None
+            process.kill()
+            why = "the run has ended: give it more epochs" if ended else f"no checkpoint in {SECONDS} seconds"
+            raise RuntimeError(f"{why} (after {moments} kills)")
         time.sleep(rng.uniform(0.0, 0.4))
         if moments % 2:
             writing += _wait_for_a_write(directory)
@@ -47,7 +50,7 @@ def killed_run(folder: Path, kills: int, seed: int) -> dict[str, object]:
 
 
 def _has_begun(directory: Path, process: subprocess.Popen[bytes]) -> bool:
-    """Wait until this process has written a checkpoint; False if it has ended."""
+    """Wait until this process has written a checkpoint; False if it has ended, or takes too long."""
     path, since = directory / "checkpoint.pt", time.time()
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline and process.poll() is None:

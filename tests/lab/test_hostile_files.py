@@ -269,13 +269,17 @@ def test_a_tiff_file_without_pixels_is_refused(tmp_path: Path) -> None:
         numeric_files.read(path, 10_000)
 
 
-def test_pipes_and_devices_in_folders_are_not_opened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pipes_and_devices_are_not_opened(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = class_folders(tmp_path / "data")
     os.mkfifo(root / "ant/pipe.png")
     (root / "bee/zero.png").symlink_to("/dev/zero")
     code, output, _ = call(f"data verify {root}", capsys)
     assert code == 1
     assert output.count("is not a file of data") == 2
+    for place in (root / "ant/pipe.png", "/dev/zero"):
+        code, _, errors = call(f"predict {run} {place} --out {tmp_path}/out.csv", capsys)
+        assert code == 2
+        assert errors == f"quarterturn: {place} is not a file of data (a pipe, socket or device)\n"
     with pytest.raises(DataError, match="pipe"):
         masks.values_of(root / "ant/pipe.png", 100)
     with pytest.raises(ConfigError, match="it is not a file"):

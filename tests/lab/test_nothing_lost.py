@@ -17,7 +17,7 @@ import torch
 from labtools import call, tiny, weights
 
 from quarterturn_lab import files, stopping
-from quarterturn_lab.errors import RunError
+from quarterturn_lab.errors import ConfigError, RunError
 from quarterturn_lab.runs import run_directory
 from quarterturn_lab.training import checkpoint, training_run
 
@@ -271,6 +271,15 @@ def test_a_run_removes_what_a_killed_one_left(run: Path) -> None:
     left.write_text("half")
     training_run.run(tiny(checkpoint_seconds=0.0), run)
     assert not left.exists()
+
+
+def test_a_finished_run_is_read_without_its_lock(run: Path) -> None:
+    """Which cannot be had in the directory of another user."""
+    (run / "lock").unlink()
+    (run / "lock").mkdir()
+    assert training_run.run(tiny(checkpoint_seconds=0.0), run) == run_directory.summary(run)
+    with pytest.raises(ConfigError, match="other settings"):
+        training_run.run(tiny(checkpoint_seconds=0.0, lr=0.5), run)
 
 
 def test_names_as_long_as_a_file_system_allows_can_be_written(tmp_path: Path) -> None:

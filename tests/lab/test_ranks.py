@@ -1,20 +1,23 @@
 """Several processes that train one network: they take the steps of one, and what goes wrong is said in one line."""
 
 import json
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from killing import killed_ranks
+from killing import TORCHRUN, killed_ranks
 from labtools import call, class_folders, nuclei_tree, small, tiny
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 import quarterturn as qt
 from quarterturn_lab import ranks
-from quarterturn_lab.cli import app
-from quarterturn_lab.errors import ConfigError
+from quarterturn_lab.cli import app, doctor
+from quarterturn_lab.errors import ConfigError, Lost
 from quarterturn_lab.runs.run_directory import records
 from quarterturn_lab.settings.config import Config
 from quarterturn_lab.training import loop, training_run
@@ -162,8 +165,50 @@ def test_a_mistake_that_shows_in_the_processes_is_said_once(tmp_path: Path, capf
         app.main(["fit", str(class_folders(tmp_path / "images", 2)), "--devices", "2"])
     assert end.value.code == 2
     error = capfd.readouterr().err
-    assert error.startswith("quarterturn: 4 images")
+    assert error.startswith("quarterturn: 4 files leave")
     assert error.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_torchrun_ends_with_the_mistake_as_the_root_cause(tmp_path: Path) -> None:
+    command = [*TORCHRUN, "-m", "quarterturn_lab", "fit", str(class_folders(tmp_path / "images", 2))]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert run.returncode == 1
+    said = run.stderr.splitlines()
+    assert next(line for line in said if line.startswith("quarterturn: ")).startswith("quarterturn: 4 files leave")
+    cause = run.stderr.rpartition("Root Cause")[2]
+    assert "rank      : 0" in cause
+    assert "traceback : quarterturn: 4 files leave" in cause
+
+
+def test_what_torchrun_is_told_is_in_its_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
+    ranks.tell_torchrun("nobody listens")
+    for place in (tmp_path / "error.json", tmp_path / "missing" / "error.json"):
+        monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(place))
+        ranks.tell_torchrun("first")
+        ranks.tell_torchrun("second")  # of what came after the cause
+    failure = ProcessFailure(0, 1, 2, str(tmp_path / "error.json"))
+    assert "traceback : first" in str(ChildFailedError("quarterturn_lab", {0: failure}))
+    assert abs(failure.timestamp - time.time()) < 60
+
+
+def test_torchrun_is_told_the_cause_and_no_consequence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+
+    def ends(with_error: Exception) -> None:
+        def looks() -> bool:
+            raise with_error
+
+        monkeypatch.setattr(doctor, "doctor", looks)
+        assert call("doctor", capsys)[0] == 2
+
+    ends(Lost("another process has ended"))
+    assert not (tmp_path / "error.json").exists()
+    ends(ConfigError("a mistake"))
+    assert "quarterturn: a mistake" in (tmp_path / "error.json").read_text()
 
 
 def test_other_numbers_than_were_started(monkeypatch: pytest.MonkeyPatch) -> None:

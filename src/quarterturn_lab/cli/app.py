@@ -3,17 +3,18 @@
 import os
 import signal
 import sys
+import traceback
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NoReturn
 
 from cyclopts import App, Parameter
 
 from quarterturn_lab import stopping
 from quarterturn_lab.cli.options import FitOptions, ImageOptions, Options, SweepOptions, TrustOptions
-from quarterturn_lab.errors import ConfigError, LabError, of_system
-from quarterturn_lab.ranks import NeedsProcesses, launch
+from quarterturn_lab.errors import ConfigError, LabError, Lost, of_system
+from quarterturn_lab.ranks import NeedsProcesses, launch, tell_torchrun
 
 
 def _version() -> str:
@@ -530,11 +531,18 @@ def main(arguments: list[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except MemoryError as error:
-        print(f"quarterturn: not enough memory ({error}): lower --side, --batch or --max-pixels", file=sys.stderr)
-        sys.exit(2)
+        _end(f"not enough memory ({error}): lower --side, --batch or --max-pixels")
     except Exception as error:
         found = of_system(error) if isinstance(error, OSError) else error
         if found is None or not _is_ours(found):
+            tell_torchrun(traceback.format_exc())
             raise
-        print(f"quarterturn: {found}", file=sys.stderr)
-        sys.exit(2)
+        _end(str(found), is_cause=not isinstance(found, Lost))
+
+
+def _end(message: str, is_cause: bool = True) -> NoReturn:
+    """Say what is wrong, and end with code 2."""
+    print(f"quarterturn: {message}", file=sys.stderr)
+    if is_cause:
+        tell_torchrun(f"quarterturn: {message}")
+    sys.exit(2)

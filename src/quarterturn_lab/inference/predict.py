@@ -133,7 +133,7 @@ def _looks_like_an_image(path: Path) -> bool:
 
 def _nothing_in(text: str) -> str:
     if not Path(text).is_dir():
-        return f"{text} does not exist"
+        return f"{text} {images.fault_of(Path(text))}" if Path(text).exists() else f"{text} does not exist"
     kinds = sorted({path.suffix.lower() or path.name for path in Path(text).rglob("*") if path.is_file()})
     found = ", ".join(f"{kind} ({OTHERS[kind]})" if kind in OTHERS else kind for kind in kinds[:5]) or "nothing"
     return f"{text} contains no images: found {found}; JPEG, PNG, TIFF, BMP, GIF, WebP, PGM and FITS can be read"

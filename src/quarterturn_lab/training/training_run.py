@@ -48,12 +48,19 @@ def run(
     """
     with no_space(str(directory)):
         directory.mkdir(parents=True, exist_ok=True)
+    clear_unfinished(directory)
+    if found := _finished(config, directory):  # without the lock, which another user's run does not give
+        return found
     with locked(directory):
-        clear_unfinished(directory)
-        check_config(config, directory)
-        if (directory / "summary.json").exists():
-            return summary(directory)
+        if found := _finished(config, directory):
+            return found
         return _run(config, directory, progress=progress, say=say, data=data, replan=replan)
+
+
+def _finished(config: Config, directory: Path) -> dict[str, Any] | None:
+    """The summary of the run in the directory, if it has these settings and is finished."""
+    check_config(config, directory)
+    return summary(directory) if (directory / "summary.json").exists() else None
 
 
 @ranks.together
