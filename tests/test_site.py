@@ -1,5 +1,6 @@
 """The site: it builds, newcomers find their answers from its first page, and the API explains every argument."""
 
+import html
 import inspect
 import re
 import subprocess
@@ -132,7 +133,7 @@ def test_no_sentence_becomes_a_list() -> None:
 @pytest.mark.parametrize("name", PUBLIC)
 def test_the_api_has_every_public_name(name: str) -> None:
     pages = "\n".join(page.read_text() for page in (DOCS / "api").glob("*.md"))
-    path = f"{name}.{name}" if find_spec(f"quarterturn.{name}") else name  # of a function with the name of its module
+    path = rf"(?:\w+\.)*{name}"  # of a function with the name of its module: both
     assert re.search(rf"^::: quarterturn\.{path}$|^\| `qt\.{name}` \||`qt\.{name}` is a", pages, re.MULTILINE)
 
 
@@ -176,6 +177,19 @@ def test_pictures_are_those_of_their_scripts(monkeypatch: pytest.MonkeyPatch) ->
         assert shapes[0] == shapes[1], f"{name} is old: make pictures"
 
 
+def without_example(page: str) -> list[str]:
+    """Public names under whose heading a page of the built API has no example, or no argument where there are some."""
+    found = []
+    for part in re.split(r'(?=<h2 id="quarterturn\.)', page)[1:]:
+        value = PUBLIC[name := re.match(r'<h2 id="([^"]*)"', part)[1].rpartition(".")[2]]
+        text = html.unescape(re.sub(r"<[^>]*>", "", part.partition("<h3")[0]))
+        kinds = (Exception, tuple)  # made by us, not by the reader
+        arguments = [] if inspect.isclass(value) and issubclass(value, kinds) else inspect.signature(value).parameters
+        if ">>> " not in text or not all(re.search(rf"\b{argument}\b", text) for argument in arguments):
+            found.append(name)
+    return found
+
+
 def test_the_site_builds() -> None:
     python = ROOT / ".venv-docs" / "bin" / "python"
     if not python.exists() and find_spec("zensical") is None:
@@ -187,3 +201,6 @@ def test_the_site_builds() -> None:
     for page in site.rglob("*.html"):
         for target in re.findall(r'(?:href|src)="(?!https?:|data:|#|mailto:|/)([^"#?]*)', page.read_text()):
             assert (page.parent / target).exists(), f"{page.relative_to(site)}: {target}"
+    pages = {page.name: page.read_text() for page in (site / "api").glob("*.html")}
+    assert {name: found for name, page in pages.items() if (found := without_example(page))} == {}
+    assert "summary" in without_example(pages["networks.html"].replace("&gt;&gt;&gt;", ""))
