@@ -1,5 +1,6 @@
 """The site: it builds, newcomers find their answers from its first page, and the API explains every argument."""
 
+import csv
 import html
 import inspect
 import re
@@ -8,6 +9,7 @@ import sys
 import types
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
@@ -188,6 +190,33 @@ def without_example(page: str) -> list[str]:
         if ">>> " not in text or not all(re.search(rf"\b{argument}\b", text) for argument in arguments):
             found.append(name)
     return found
+
+
+def test_figures_of_the_readme_are_those_of_the_records() -> None:
+    readme = (ROOT / "README.md").read_text().partition("| three figures |")[2].partition("## ")[0]
+    with (DOCS / "results" / "recipe-timm.csv").open() as file:
+        runs = list(csv.DictReader(file))
+
+    def error(label: str, score: str) -> str:
+        return f"{100 * (1 - mean(float(run[score]) for run in runs if run['label'] == label)):.1f} %"
+
+    with next((ROOT / "bench" / "results").glob("models-avx2-code-*.csv")).open() as file:
+        [times] = [row for row in csv.DictReader(file) if (row["network"], row["group"]) == ("resnet50", "D4")]
+    counted = re.findall(r"\*\*(\d+) of (\d+) families", (DOCS / "convert.md").read_text())
+    shared, families = (sum(map(int, column)) for column in zip(*counted, strict=True))
+    first, second, third = re.findall(r"\*\*(.*?)\*\*", readme)
+    equivariant = error("resnet10t-c4-29epochs-invariants", "test_accuracy")
+    assert first == f"{equivariant} against {error('resnet10t-plain-20epochs', 'test_4_turns_accuracy')}"
+    assert (second, f"({times['training of plain']} in training" in readme) == (times["inference of plain"], True)
+    assert third == f"{shared} of {families}"
+    assert third in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_as_many_notebooks_and_examples_as_the_first_page_says() -> None:
+    page = (DOCS / "index.md").read_text()
+    for said, number, pattern in (("six notebooks", 6, "notebooks/*.ipynb"), ("eight short scripts", 8, "examples/*.py")):
+        assert said in page
+        assert len(list(ROOT.glob(pattern))) == number
 
 
 def test_the_site_builds() -> None:

@@ -121,7 +121,7 @@ def wrap(
     dicts and dataclasses of them. Tensors with 2 + group.dim axes are turned as inputs and realigned as outputs; other
     tensors are repeated. All outputs are pooled. Maps that are not square run in two batches.
 
-    - `inputs`, `outputs`: what to do instead, for all tensors or by name, as in {"heads.mask": "fixed"}. "scalar": turn;
+    - `inputs`, `outputs`: what to do instead, for all tensors or by name: {"heads.mask": "fixed"}. "scalar": turn;
       "vector": directions, whose components turn too; "fixed": do not turn.
     - `chunk`: to save memory, run that many pathways at a time. In training mode this raises if the model has batch
       norms.

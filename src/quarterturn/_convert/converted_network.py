@@ -115,8 +115,8 @@ def convert(
       images become one feature.
     - `example`: an input. Needed where the network's code looks at the sizes of its maps.
     - `until`: the name of a layer. It and all after it stay as they are, on stacked orientations (section 4.4).
-    - `plain`: names of submodules that run as they are in every orientation, as do those that cannot be followed: exact,
-      but G times the work.
+    - `plain`: names of submodules that run as they are in every orientation, as do those that cannot be followed:
+      exact, but G times the work.
     - `unknown`: "refuse" raises an error that lists what cannot be followed, instead of running it so.
     - `output`: "stacked" returns orientations as channels instead of pooling them, for backbones.
     - `method`: another method than the forward, such as "forward_features".
