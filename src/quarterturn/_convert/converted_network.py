@@ -109,7 +109,7 @@ def convert(
     - `head`: what the last layer sees of the orientations of each feature. "pool": what `pool` makes of them; "max";
       "invariants": a few numbers more; "hidden": what is pooled after one more layer. "auto" takes invariants where the
       last layer sees vectors, and pools maps.
-    - `init`: "scratch" draws weights anew, as strong as the old ones, or by He where those are torch's default.
+    - `init`: "scratch" starts from random weights, as strong as the old ones, or by He where those are torch's default.
       "pretrained" projects the old ones.
     - `match`: some hundred images, with which "pretrained" keeps much more: channels that respond alike to turned
       images become one feature.
