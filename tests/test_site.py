@@ -214,7 +214,10 @@ def test_figures_of_the_readme_are_those_of_the_records() -> None:
 
 def test_as_many_notebooks_and_examples_as_the_first_page_says() -> None:
     page = (DOCS / "index.md").read_text()
-    for said, number, pattern in (("six notebooks", 6, "notebooks/*.ipynb"), ("eight short scripts", 8, "examples/*.py")):
+    for said, number, pattern in (
+        ("six notebooks", 6, "notebooks/*.ipynb"),
+        ("eight short scripts", 8, "examples/*.py"),
+    ):
         assert said in page
         assert len(list(ROOT.glob(pattern))) == number
 
