@@ -159,7 +159,8 @@ def test_the_library_needs_torch_and_numpy_alone() -> None:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
-def test_the_code_in_documents_runs(path: Path) -> None:
+def test_the_code_in_documents_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # some of it writes files
     namespace: dict[str, object] = {}
     for block in re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL):
         exec(compile(block, str(path), "exec"), namespace)

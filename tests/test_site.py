@@ -1,5 +1,7 @@
 """The site: it builds, newcomers find their answers from its first page, and the API explains every argument."""
 
+import csv
+import html
 import inspect
 import re
 import subprocess
@@ -7,6 +9,7 @@ import sys
 import types
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
@@ -132,7 +135,7 @@ def test_no_sentence_becomes_a_list() -> None:
 @pytest.mark.parametrize("name", PUBLIC)
 def test_the_api_has_every_public_name(name: str) -> None:
     pages = "\n".join(page.read_text() for page in (DOCS / "api").glob("*.md"))
-    path = f"{name}.{name}" if find_spec(f"quarterturn.{name}") else name  # of a function with the name of its module
+    path = rf"(?:\w+\.)*{name}"  # of a function with the name of its module: both
     assert re.search(rf"^::: quarterturn\.{path}$|^\| `qt\.{name}` \||`qt\.{name}` is a", pages, re.MULTILINE)
 
 
@@ -176,6 +179,49 @@ def test_pictures_are_those_of_their_scripts(monkeypatch: pytest.MonkeyPatch) ->
         assert shapes[0] == shapes[1], f"{name} is old: make pictures"
 
 
+def without_example(page: str) -> list[str]:
+    """Public names under whose heading a page of the built API has no example, or no argument where there are some."""
+    found = []
+    for part in re.split(r'(?=<h2 id="quarterturn\.)', page)[1:]:
+        value = PUBLIC[name := re.match(r'<h2 id="([^"]*)"', part)[1].rpartition(".")[2]]
+        text = html.unescape(re.sub(r"<[^>]*>", "", part.partition("<h3")[0]))
+        kinds = (Exception, tuple)  # made by us, not by the reader
+        arguments = [] if inspect.isclass(value) and issubclass(value, kinds) else inspect.signature(value).parameters
+        if ">>> " not in text or not all(re.search(rf"\b{argument}\b", text) for argument in arguments):
+            found.append(name)
+    return found
+
+
+def test_figures_of_the_readme_are_those_of_the_records() -> None:
+    readme = (ROOT / "README.md").read_text().partition("| three figures |")[2].partition("## ")[0]
+    with (DOCS / "results" / "recipe-timm.csv").open() as file:
+        runs = list(csv.DictReader(file))
+
+    def error(label: str, score: str) -> str:
+        return f"{100 * (1 - mean(float(run[score]) for run in runs if run['label'] == label)):.1f} %"
+
+    with next((ROOT / "bench" / "results").glob("models-avx2-code-*.csv")).open() as file:
+        [times] = [row for row in csv.DictReader(file) if (row["network"], row["group"]) == ("resnet50", "D4")]
+    counted = re.findall(r"\*\*(\d+) of (\d+) families", (DOCS / "convert.md").read_text())
+    shared, families = (sum(map(int, column)) for column in zip(*counted, strict=True))
+    first, second, third = re.findall(r"\*\*(.*?)\*\*", readme)
+    equivariant = error("resnet10t-c4-29epochs-invariants", "test_accuracy")
+    assert first == f"{equivariant} against {error('resnet10t-plain-20epochs', 'test_4_turns_accuracy')}"
+    assert (second, f"({times['training of plain']} in training" in readme) == (times["inference of plain"], True)
+    assert third == f"{shared} of {families}"
+    assert third in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_as_many_notebooks_and_examples_as_the_first_page_says() -> None:
+    page = (DOCS / "index.md").read_text()
+    for said, number, pattern in (
+        ("six notebooks", 6, "notebooks/*.ipynb"),
+        ("eight short scripts", 8, "examples/*.py"),
+    ):
+        assert said in page
+        assert len(list(ROOT.glob(pattern))) == number
+
+
 def test_the_site_builds() -> None:
     python = ROOT / ".venv-docs" / "bin" / "python"
     if not python.exists() and find_spec("zensical") is None:
@@ -187,3 +233,6 @@ def test_the_site_builds() -> None:
     for page in site.rglob("*.html"):
         for target in re.findall(r'(?:href|src)="(?!https?:|data:|#|mailto:|/)([^"#?]*)', page.read_text()):
             assert (page.parent / target).exists(), f"{page.relative_to(site)}: {target}"
+    pages = {page.name: page.read_text() for page in (site / "api").glob("*.html")}
+    assert {name: found for name, page in pages.items() if (found := without_example(page))} == {}
+    assert "summary" in without_example(pages["networks.html"].replace("&gt;&gt;&gt;", ""))

@@ -119,10 +119,12 @@ def wrap(
 
     This is test-time averaging over turns, exact and trainable. Inputs and outputs may be tensors, or tuples, lists,
     dicts and dataclasses of them. Tensors with 2 + group.dim axes are turned as inputs and realigned as outputs; other
-    tensors are repeated. All outputs are pooled. To change this, set `inputs` or `outputs` to "scalar" (turn), "vector"
-    (directions: turn the components too) or "fixed" (do not turn), for all tensors or by name: {"heads.mask": "fixed"}.
-    To save memory, set `chunk` to run that many pathways at a time; in training mode this raises if the model has batch
-    norms. Maps that are not square run in two batches.
+    tensors are repeated. All outputs are pooled. Maps that are not square run in two batches.
+
+    - `inputs`, `outputs`: what to do instead, for all tensors or by name: {"heads.mask": "fixed"}. "scalar": turn;
+      "vector": directions, whose components turn too; "fixed": do not turn.
+    - `chunk`: to save memory, run that many pathways at a time. In training mode this raises if the model has batch
+      norms.
 
     >>> from quarterturn import D4
     >>> model = nn.Sequential(nn.Conv2d(1, 4, 3, stride=2), nn.Flatten(), nn.LazyLinear(10))

@@ -40,7 +40,7 @@ def start() -> Iterator[Start]:
     """Starts the command and gives the address that it prints; all are ended after the test."""
     processes = []
 
-    def started(*arguments: str, seconds: float = 4 * PATIENCE) -> str:
+    def started(*arguments: str, seconds: float = 20 * PATIENCE) -> str:  # the first trains four networks
         command = [sys.executable, "-m", "quarterturn_lab", "play", "--port", "0", *arguments]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         processes.append(process)

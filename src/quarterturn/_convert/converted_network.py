@@ -101,20 +101,25 @@ def convert(
 ) -> Converted:
     """The same network with every convolution sharing its filters over orientations: exactly equivariant.
 
-    What goes in and out stays: vectors come out invariant, maps turn with the input. `keep="width"` keeps the number of
-    feature maps and divides the parameters by about the order G of the group, `keep="parameters"` keeps those and has
-    about sqrt(G) times the maps. Layers from `until` on stay as they are, on stacked orientations (section 4.4). With
-    `init="scratch"` weights are drawn anew: as strong as the old ones, or by He where the old ones are torch's default;
-    "pretrained" projects the old ones, and keeps much more with `match`, some hundred images: channels that respond
-    alike to turned images become one feature. An `example` input is needed where the network's code looks at the sizes
-    of its maps. `head` is what the last layer sees of each feature's orientations: what "pool" leaves of them, their
-    "max", their "invariants" (a few numbers more), or what is pooled after a "hidden" layer. "auto" takes invariants
-    where the last layer sees vectors, and pools maps. The model itself is not changed.
+    What goes in and out stays: vectors come out invariant, maps turn with the input. The model itself is not changed;
+    `conversion` of the result says what became of it, and what it costs. G is the order of the group.
 
-    Submodules that cannot be followed, and those named in `plain`, run as they are in every orientation: exact, but G
-    times the work; `conversion` says which and why. `unknown="refuse"` raises an error that lists them instead. For a
-    backbone, `output="stacked"` returns orientations as channels instead of pooling them, and `method` names another
-    method than the forward, such as "forward_features".
+    - `keep`: "width" keeps the number of maps and divides the parameters by about G, "parameters" keeps those and has
+      about sqrt(G) times the maps.
+    - `head`: what the last layer sees of the orientations of each feature. "pool": what `pool` makes of them; "max";
+      "invariants": a few numbers more; "hidden": what is pooled after one more layer. "auto" takes invariants where the
+      last layer sees vectors, and pools maps.
+    - `init`: "scratch" starts from random weights, as strong as the old ones, or by He where those are torch's default.
+      "pretrained" projects the old ones.
+    - `match`: some hundred images, with which "pretrained" keeps much more: channels that respond alike to turned
+      images become one feature.
+    - `example`: an input. Needed where the network's code looks at the sizes of its maps.
+    - `until`: the name of a layer. It and all after it stay as they are, on stacked orientations (section 4.4).
+    - `plain`: names of submodules that run as they are in every orientation, as do those that cannot be followed:
+      exact, but G times the work.
+    - `unknown`: "refuse" raises an error that lists what cannot be followed, instead of running it so.
+    - `output`: "stacked" returns orientations as channels instead of pooling them, for backbones.
+    - `method`: another method than the forward, such as "forward_features".
 
     >>> from quarterturn import C4
     >>> net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))

@@ -35,7 +35,11 @@ def export(
 
     >>> from quarterturn import C4, SliceConv, Pool
     >>> net = nn.Sequential(SliceConv(C4, 1, 2, 3, rotate="filters"), nn.ReLU(), Pool(C4, rotate="filters"))
-    >>> plain = export(net, torch.randn(2, 1, 16, 16), "/dev/null")  # doctest: +SKIP
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     plain = export(net, torch.randn(2, 1, 16, 16), folder + "/net.onnx")
+    ...     print(sorted(path.name for path in Path(folder).iterdir()))
+    ['net.onnx']
     """
     if free not in ("nothing", "batch", "sizes"):
         raise unknown("value of free", free, ("nothing", "batch", "sizes"))

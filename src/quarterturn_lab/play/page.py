@@ -49,10 +49,12 @@ def _show(exhibit: Exhibit, key: str) -> None:
     def show(square: Square, degrees: float) -> str:
         return view.answers(players, square, degrees)
 
-    def take(given: object, degrees: float) -> tuple[Square, str, str, str]:
+    def take(given: object) -> Square:
         found = picture_of(given)
-        square = first.square(start if found is None else found)
-        return square, show(square, degrees), view.at_quarters(players, square), view.curve(players, square)
+        return first.square(start if found is None else found)
+
+    def all_turns(square: Square) -> tuple[str, str]:
+        return view.at_quarters(players, square), view.curve(players, square)
 
     def another(count: int) -> tuple[int, Picture, str]:
         drawn, about = exhibit.sample(count, start.shape[0])
@@ -93,11 +95,12 @@ def _show(exhibit: Exhibit, key: str) -> None:
             answers = gr.HTML(show(square.value, 0), elem_id=f"{key}answers")
     turns = gr.HTML(view.at_quarters(players, square.value), elem_id=f"{key}turns")
     line = gr.HTML(view.curve(players, square.value), elem_id=f"{key}curve")
-    seen = [square, answers, turns, line]
     quiet = {"show_progress": "hidden", "api_visibility": "private"}
-    dropped.change(take, [dropped, angle], seen, **quiet)
+    for given, event in ((dropped, dropped.change), (drawn, use.click)):
+        # One after the other: the slider may have moved by then, and `show` asks it anew.
+        taken = event(take, given, square, **quiet).then(show, [square, angle], answers, **quiet)
+        taken.then(all_turns, square, [turns, line], **quiet)
     dropped.upload(lambda: "", None, about, **quiet)  # it is no drawing of ours
-    use.click(take, [drawn, angle], seen, **quiet)
     next_one.click(another, [count], [count, dropped, about], **quiet)
     angle.change(show, [square, angle], answers, trigger_mode="always_last", **quiet)
     for degrees, button in zip((0, 90, 180, 270), quarters, strict=True):
