@@ -6,22 +6,22 @@ from typing import Any
 
 from quarterturn_lab.studies.definition import Entry, Question, Study, Takeaway
 
-# CPU milliseconds of training for one patch of 24 voxels, augmentation included: bench/recipe.py, rounded. Intel Xeon.
+# CPU milliseconds of training for one patch of 24 voxels, augmentation included: bench/recipe.py, rounded. AMD Zen 5.
 MILLISECONDS = {
-    "baseline": 204,
-    "roll-mirror-1": 243,
-    "roll-mirrors-1-2-3": 185,
-    "roll-D4-2": 186,
-    "roll-octa": 195,
-    "roll-octa-wide": 384,
+    "baseline": 57,
+    "roll-mirror-1": 59,
+    "roll-mirrors-1-2-3": 44,
+    "roll-D4-2": 44,
+    "roll-octa": 40,
+    "roll-octa-wide": 87,
 }
 SCANS = 146  # training volumes, a patch of each in an epoch
 TURNS: dict[str, Any] = {"moves": "octa-full"}  # random quarter turns and flips of training volumes
 SECONDS = 150
 LIMITS = (
     "All runs share one test set. ± and intervals cover other seeds, not other test volumes.",
-    "CPU seconds are of one processor, an Intel Xeon of 2.5 GHz with AVX-512, with other processes beside. Epochs were "
-    "fixed beforehand from the time of a step (`bench/recipe.py`).",
+    "CPU seconds are of one processor, AMD Zen 5 with AVX-512, with other processes beside. Epochs were fixed beforehand "
+    "from the time of a step (`bench/recipe.py`).",
 )
 
 
@@ -65,7 +65,7 @@ HIPPOCAMPUS = _hippocampus()
 # --- cells in any orientation -----------------------------------------------------------------------------------------
 
 SIZES = (25, 100, 400)  # training volumes
-CELL_MILLISECONDS = {"baseline": 87, "roll-octa-wide": 151, "roll-octa": 69}  # for a patch of 16 voxels
+CELL_MILLISECONDS = {"baseline": 24, "roll-octa-wide": 36, "roll-octa": 17}  # for a patch of 16 voxels
 CELL_SECONDS = 120
 
 
