@@ -1,4 +1,4 @@
-"""How strong should weights be at the start, and how large the steps? Ordinary and converted residual networks.
+"""How strong should weights be at the start, how large the steps and the weight decay? Ordinary and converted networks.
 
 python bench/initial.py [--seeds N]
 
@@ -32,6 +32,8 @@ SIDE, TRAIN, TEST, BATCH, WIDTH = 24, 2000, 1000, 32, 16
 TORCHS = 0.41  # torch's default is so many times as strong as He's
 STRENGTHS = (TORCHS, 1.0)
 RATES = {"adamw": (5e-4, 2e-3, 8e-3), "sgd": (2e-2, 2e-1)}
+DECAY = {"adamw": 5e-2, "sgd": 5e-4}
+OTHERS = (0.0, 5e-1)  # weight decays of AdamW, with the largest rate: smaller ones shrink no weight in so few steps
 GROUPS: dict[str, qt.Group | None] = {"ordinary": None, "C4": qt.C4, "D4": qt.D4}
 TASKS = {"hand of a hook": 2, "hand": 2, "kind": 5}  # numbers of classes
 STEPS = {"hand of a hook": 400, "hand": 1200, "kind": 400}
@@ -47,10 +49,11 @@ class Run:
     optimizer: str
     strength: str
     rate: str
+    decay: str
     seed: int
 
 
-HEAD = ("task", "network", "norms", "optimizer", "strength of He's", "learning rate", "seed")
+HEAD = ("task", "network", "norms", "optimizer", "strength of He's", "learning rate", "weight decay", "seed")
 
 
 # The tasks, with norms or without, in the order in which they are run. SGD is for one of them.
@@ -64,12 +67,21 @@ PLAN = {
 
 
 def runs(seeds: int) -> Iterator[Run]:
-    """Every combination that is run."""
+    """Every combination that is run: strengths against learning rates, then weight decays beside the usual one."""
     for ((task, norms), optimizers), seed in itertools.product(PLAN.items(), range(seeds)):
         for optimizer in optimizers:
             for rate, strength, name in itertools.product(RATES[optimizer], STRENGTHS, GROUPS):
                 if task == "kind" or name != "D4":
-                    yield Run(task, name, norms, optimizer, f"{strength:.2g}", f"{rate:.1e}", seed)
+                    yield _run(task, name, norms, optimizer, strength, rate, DECAY[optimizer], seed)
+    for task, seed, decay, name in itertools.product(("hand of a hook", "kind"), range(seeds), OTHERS, GROUPS):
+        if task == "kind" or name != "D4":
+            yield _run(task, name, "batch norm", "adamw", 1.0, RATES["adamw"][-1], decay, seed)
+
+
+def _run(
+    task: str, network: str, norms: str, optimizer: str, strength: float, rate: float, decay: float, seed: int
+) -> Run:
+    return Run(task, network, norms, optimizer, f"{strength:.2g}", f"{rate:.1e}", f"{decay:.1e}", seed)
 
 
 class Block(nn.Module):
@@ -116,11 +128,10 @@ def trained(net: nn.Module, run: Run, images: Tensor, labels: Tensor) -> float:
     """Train a network; the training loss of the last 30 steps, NaN where it diverged."""
     weights = [p for p in net.parameters() if p.dim() > 1]
     others = [p for p in net.parameters() if p.dim() <= 1]
-    groups = [{"params": weights, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
+    groups = [{"params": weights, "weight_decay": float(run.decay)}, {"params": others, "weight_decay": 0.0}]
     if run.optimizer == "adamw":
         optimizer: torch.optim.Optimizer = torch.optim.AdamW(groups)
     else:
-        groups[0]["weight_decay"] = 5e-4
         optimizer = torch.optim.SGD(groups, momentum=0.9, nesterov=True)
     warps, random, losses = Augment(flip=False, border="reflection"), np.random.default_rng(run.seed), []
     net.train()

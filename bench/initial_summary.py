@@ -16,10 +16,15 @@ def table() -> str:
     found: dict[tuple[str, ...], dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
     with path.open() as file:
         for row in csv.DictReader(file):
-            key = row["task"], row["norms"], row["optimizer"], f"{float(row['learning rate']):g}"
+            key = (
+                row["task"],
+                row["norms"],
+                row["optimizer"],
+                *(f"{float(row[of]):g}" for of in ("learning rate", "weight decay")),
+            )
             found[key][row["network"], row["strength of He's"]].append(100 * float(row["test accuracy"]))
     heads = [f"{network}, {name}" for network in NETWORKS for name in STRENGTHS.values()]
-    rows = [["task", "norms", "optimiser", "learning rate", *heads, "runs of each"]]
+    rows = [["task", "norms", "optimiser", "learning rate", "weight decay", *heads, "runs of each"]]
     for run, values in found.items():
         cells = [values.get((network, strength), []) for network in NETWORKS for strength in STRENGTHS]
         counts = sorted({len(cell) for cell in cells if cell})

@@ -15,6 +15,7 @@ import finetune_summary
 import initial_summary
 import reliability_summary
 import speed_summary
+import volume_labels_summary
 import when_summary
 from harness import latest, markdown
 
@@ -28,6 +29,7 @@ COMPUTED = {
     "finetune-short": finetune_summary.table,
     "reliability": reliability_summary.table,
     "initial-short": initial_summary.table,
+    "volume-labels": volume_labels_summary.table,
     "when": when_summary.table,
 }  # not one record as it is
 

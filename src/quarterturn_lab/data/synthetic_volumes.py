@@ -14,9 +14,10 @@ CLASSES = ("background", "layers", "rods")
 TRAIN, TEST = 1_000, 200
 SIDE = 20  # voxels
 PERIOD = 5.0  # voxels from layer to layer, and from rod to rod
-SIGNAL, NOISE = 0.9, 0.3  # deviations
+SIGNAL, NOISE = 0.7, 0.7  # deviations
+SEEN = 100  # voxels of each kind at least: a cell may hide another
 SEED = 0
-VERSION = 2  # of the cells
+VERSION = 3  # of the cells
 
 
 def load(settings: Settings) -> Scenes:
@@ -47,20 +48,22 @@ def load(settings: Settings) -> Scenes:
 
 
 def draw(number: int, side: int = SIDE, seed: int = SEED) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """A volume of up to three cells, and the class of each voxel."""
+    """A volume of three cells, at least one of each kind, and the class of each voxel."""
     rng = np.random.default_rng([seed, number])
     places = np.stack(np.meshgrid(*[np.arange(side, dtype=np.float64)] * 3, indexing="ij"), axis=-1)
-    image = np.hypot(SIGNAL, NOISE) * rng.standard_normal((side,) * 3)
-    labels = np.zeros((side,) * 3, dtype=np.int64)
-    for _ in range(3):
-        centre, radius = rng.uniform(3, side - 4, 3), rng.uniform(4.0, 6.5)
-        kind, turn, phases = int(rng.integers(1, 3)), rotation(rng), rng.uniform(0, 2 * np.pi, 2)
-        inside = (((places - centre) ** 2).sum(-1) < radius**2) & (labels == 0)
-        waves = np.sqrt(2) * np.cos(2 * np.pi / PERIOD * (places[inside] @ turn[:, :2]) + phases)
-        texture = waves[:, 0] if kind == 1 else waves.prod(axis=1)
-        image[inside] = SIGNAL * texture + NOISE * rng.standard_normal(len(texture))
-        labels[inside] = kind
-    return image, labels
+    while True:
+        image = np.hypot(SIGNAL, NOISE) * rng.standard_normal((side,) * 3)
+        labels = np.zeros((side,) * 3, dtype=np.int64)
+        for kind in (1, 2, int(rng.integers(1, 3))):
+            centre, radius = rng.uniform(3, side - 4, 3), rng.uniform(4.0, 6.5)
+            turn, phases = rotation(rng), rng.uniform(0, 2 * np.pi, 2)
+            inside = (((places - centre) ** 2).sum(-1) < radius**2) & (labels == 0)
+            waves = np.sqrt(2) * np.cos(2 * np.pi / PERIOD * (places[inside] @ turn[:, :2]) + phases)
+            texture = waves[:, 0] if kind == 1 else waves.prod(axis=1)
+            image[inside] = SIGNAL * texture + NOISE * rng.standard_normal(len(texture))
+            labels[inside] = kind
+        if np.bincount(labels.ravel(), minlength=3)[1:].min() >= SEEN:
+            return image, labels
 
 
 def rotation(rng: np.random.Generator) -> NDArray[np.float64]:
