@@ -47,10 +47,11 @@ HEAD = ("labelled volumes", "network", "steps", "learning rate", "seed")
 
 
 def runs(seeds: int) -> Iterator[Run]:
-    """Every combination that is run."""
-    for seed, labels, network in itertools.product(range(seeds), LABELS, NETWORKS):
+    """Every combination that is run; the long trainings last."""
+    for long, seed, labels, network in itertools.product((False, True), range(seeds), LABELS, NETWORKS):
         for steps, rate in itertools.product(STEPS[network], RATES):
-            yield Run(labels, network, steps, rate, seed)
+            if long == (steps > STEPS["OCTA"][0]):
+                yield Run(labels, network, steps, rate, seed)
 
 
 def draw(number: int, kind: str, seed: int) -> NDArray[np.float64]:
