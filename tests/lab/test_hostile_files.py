@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import tracemalloc
+import warnings
 import zlib
 from pathlib import Path
 
@@ -251,6 +252,18 @@ def test_a_tiff_file_has_as_many_bytes_as_it_says(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(DataError, match="it is too short for 11,200 bytes"):
         numeric_files.read(path, 10**8)
+
+
+def test_warnings_of_libraries_are_silent_while_anybody_reads() -> None:
+    """Files are read by several threads, and Python has one list of filters for all."""
+    filters, first = list(warnings.filters), numeric_files.quiet()
+    first.__enter__()
+    with numeric_files.quiet():
+        first.__exit__(None, None, None)
+        warnings.warn("odd, but readable", UserWarning, stacklevel=1)
+    assert warnings.filters == filters
+    with pytest.raises(UserWarning):
+        warnings.warn("nobody reads", UserWarning, stacklevel=1)
 
 
 # --- no files ---------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import gzip
 import io
 import logging
 import lzma
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -134,12 +135,31 @@ def check_size(path: Path, width: int, height: int, limit: int, channels: int = 
         )
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Suppress the warnings of libraries about odd files that they can read."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+class _Silence:
+    """No warnings while anybody reads: Python has one list of filters for all threads, so the last one restores it."""
+
+    def __init__(self) -> None:
+        self.lock, self.readers, self.filters = threading.Lock(), 0, warnings.catch_warnings()
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Suppress the warnings of libraries about odd files that they can read."""
+        with self.lock:
+            if not self.readers:
+                self.filters = warnings.catch_warnings()
+                self.filters.__enter__()
+                warnings.simplefilter("ignore")
+            self.readers += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.readers -= 1
+                if not self.readers:
+                    self.filters.__exit__(None, None, None)
+
+
+quiet = _Silence()
 
 
 @contextmanager
