@@ -12,7 +12,7 @@ from labtools import SHAPE, call, folder_of, saved, scan
 import quarterturn as qt
 from quarterturn_lab.data import volumes, voxels
 from quarterturn_lab.data.augment import volume_matrices, warped
-from quarterturn_lab.data.synthetic_volumes import draw, rotation
+from quarterturn_lab.data.synthetic_volumes import NOISE, SIGNAL, draw, rotation
 from quarterturn_lab.errors import ConfigError, DataError
 from quarterturn_lab.evaluation.volumes import surface_distances, volume_scores
 from quarterturn_lab.fit import volume_symmetry
@@ -206,9 +206,10 @@ def test_drawn_volumes_have_textures_of_equal_variance_in_any_orientation() -> N
     values: dict[int, list[float]] = {0: [], 1: [], 2: []}
     for number in range(40):
         image, labels = draw(number)
+        assert set(labels.ravel()) == {0, 1, 2}
         for kind, found in values.items():
             found.extend(image[labels == kind])
-    assert [np.var(found) for found in values.values()] == pytest.approx([0.9] * 3, rel=0.1)
+    assert [np.var(found) for found in values.values()] == pytest.approx([SIGNAL**2 + NOISE**2] * 3, rel=0.1)
     turn = rotation(np.random.default_rng(0))
     assert np.allclose(turn @ turn.T, np.eye(3))
     assert np.linalg.det(turn) == pytest.approx(1)
