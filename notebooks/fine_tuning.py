@@ -59,12 +59,14 @@ def trained(network: nn.Module, data: tuple[torch.Tensor, torch.Tensor], epochs:
     images, labels = data
     network.train()
     optimizer = torch.optim.AdamW(network.parameters(), lr=rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
     for _ in range(epochs):
         for batch in torch.randperm(len(images)).split(30):
             loss = F.cross_entropy(network(images[batch]), labels[batch])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+        schedule.step()
     network.eval()
 
 
