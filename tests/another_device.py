@@ -1,6 +1,6 @@
 """Runs every layer and several networks on tensors of another device, which have no numbers, and says what went wrong.
 
-    python tests/another_device.py [timm]
+    python tests/another_device.py [timm|networks]
 
 torch makes such fake tensors for any device. In a torch without CUDA those of "cuda" go forward only. Indexing them,
 as in `x[0]` and `index_select`, asks for a guard of the CUDA device: one that does nothing stands in. Gradients ask
@@ -411,7 +411,9 @@ def devices() -> dict[str, bool]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    cases = timm_cases() if "timm" in sys.argv[1:] else {**layer_cases(), **network_cases(), **PLANTED}
+    made = {"timm": timm_cases, "networks": network_cases}
+    cases = {name: case for which in sys.argv[1:] for name, case in made[which]().items()}
+    cases = cases or {**layer_cases(), **PLANTED}
     tried = [(Device(name), gradients) for name, gradients in devices().items()]
     found: dict[str, dict[str, str | None]] = {device.device.type: {} for device, _ in tried}
     for name, (make, shape) in cases.items():

@@ -12,7 +12,7 @@ from another_device import layer_cases, network_cases
 
 SCRIPT = Path(__file__).with_name("another_device.py")
 SOURCE = Path(__file__).parents[1] / "src" / "quarterturn"
-CASES = [*layer_cases(), *network_cases()]
+CASES = [*layer_cases()]
 
 
 def wrong_cases(*which: str) -> dict[str, dict[str, str | None]]:
@@ -34,6 +34,12 @@ def test_outputs_and_gradients_are_on_the_device_of_the_input(found: dict[str, d
     for wrong in found.values():
         assert set(CASES) <= set(wrong)
         assert {name: wrong[name] for name in CASES if wrong[name] is not None} == {}
+
+
+@pytest.mark.slow
+def test_networks_are_on_the_device_of_the_input() -> None:
+    for wrong in wrong_cases("networks").values():
+        assert wrong == dict.fromkeys(network_cases())
 
 
 def test_tensors_left_on_the_cpu_and_calls_of_the_kernel_are_found(found: dict[str, dict[str, str | None]]) -> None:

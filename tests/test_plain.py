@@ -375,6 +375,7 @@ def test_torch_export_with_free_sizes(group: Group) -> None:
         torch.testing.assert_close(program.module()(x), net(x), **CLOSE)
 
 
+@pytest.mark.slow
 def test_one_onnx_file_at_many_sizes(tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     net = ready(strided_segmenter(C4), image(32, 32)).float()

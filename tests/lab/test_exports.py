@@ -88,7 +88,7 @@ def test_torchscript(name: str, runs: Path, tmp_path: Path, capsys: pytest.Captu
     assert np.abs((found[1] if name == "masks" else found) - predicted(runs / name, path)).max() < 1e-5
 
 
-@pytest.mark.parametrize("name", ["colour", "masks"])
+@pytest.mark.parametrize("name", ["colour", pytest.param("masks", marks=pytest.mark.slow)])
 def test_bioimageio_packages(name: str, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     spec = pytest.importorskip("bioimageio.spec")
     file = tmp_path / "package.zip"

@@ -136,6 +136,7 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
 # --- killed -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # test_training_core has one with everything
 def test_a_run_killed_at_any_moment_ends_with_the_same_weights(tmp_path: Path) -> None:
     config = tiny("roll-all-quarter", train_size=200, epochs=8, batch=10, checkpoint_seconds=0.0)
     training_run.run(config, tmp_path / "whole")
