@@ -134,7 +134,7 @@ def _rounding(model: nn.Module, x: Tensor, expected: Any) -> float:
         twin = copy.deepcopy(model).double()
         with in_eval_mode(twin), torch.no_grad():
             return largest_difference(expected, twin(x.double()))[0]
-    except (RuntimeError, TypeError):  # code that asks for float32
+    except (RuntimeError, TypeError, ValueError):  # code, or a kernel, that asks for float32
         return 0.0
 
 
