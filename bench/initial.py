@@ -31,6 +31,7 @@ from quarterturn_lab.settings.config import Augment
 SIDE, TRAIN, TEST, BATCH, WIDTH = 24, 2000, 1000, 32, 16
 TORCHS = 0.41  # torch's default is so many times as strong as He's
 STRENGTHS = (TORCHS, 1.0)
+SWEEP, SWEEP_RATE = (0.25, 0.5, 2.0, 4.0), 2e-3  # with AdamW and batch norm: factors of two
 RATES = {"adamw": (5e-4, 2e-3, 8e-3), "sgd": (2e-2, 2e-1)}
 DECAY = {"adamw": 5e-2, "sgd": 5e-4}
 OTHERS = (0.0, 5e-1)  # weight decays of AdamW, with the largest rate: smaller ones shrink no weight in so few steps
@@ -67,15 +68,19 @@ PLAN = {
 
 
 def runs(seeds: int) -> Iterator[Run]:
-    """Every combination that is run: strengths against learning rates, then weight decays beside the usual one."""
-    for ((task, norms), optimizers), seed in itertools.product(PLAN.items(), range(seeds)):
-        for optimizer in optimizers:
-            for rate, strength, name in itertools.product(RATES[optimizer], STRENGTHS, GROUPS):
-                if task == "kind" or name != "D4":
-                    yield _run(task, name, norms, optimizer, strength, rate, DECAY[optimizer], seed)
-    for task, seed, decay, name in itertools.product(("hand of a hook", "kind"), range(seeds), OTHERS, GROUPS):
-        if task == "kind" or name != "D4":
-            yield _run(task, name, "batch norm", "adamw", 1.0, RATES["adamw"][-1], decay, seed)
+    """Every combination that is run, one seed of all first: strengths against learning rates, then weight decays."""
+    for seed in range(seeds):
+        for (task, norms), optimizers in PLAN.items():
+            for optimizer in optimizers:
+                for rate, strength, name in itertools.product(RATES[optimizer], STRENGTHS, GROUPS):
+                    if task == "kind" or name != "D4":
+                        yield _run(task, name, norms, optimizer, strength, rate, DECAY[optimizer], seed)
+        for task, strength, name in itertools.product(("hand of a hook", "kind"), SWEEP, GROUPS):
+            if task == "kind" or name != "D4":
+                yield _run(task, name, "batch norm", "adamw", strength, SWEEP_RATE, DECAY["adamw"], seed)
+        for task, decay, name in itertools.product(("hand of a hook", "kind"), OTHERS, GROUPS):
+            if task == "kind" or name != "D4":
+                yield _run(task, name, "batch norm", "adamw", 1.0, RATES["adamw"][-1], decay, seed)
 
 
 def _run(

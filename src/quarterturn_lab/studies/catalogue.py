@@ -2,6 +2,7 @@
 
 from quarterturn_lab.errors import unknown
 from quarterturn_lab.studies.definition import Study
+from quarterturn_lab.studies.learning import LEARNING
 from quarterturn_lab.studies.mnist import MNIST_SEARCH, ROTATED_MNIST
 from quarterturn_lab.studies.other_tables import GALAXIES, NUCLEI, ROADS
 from quarterturn_lab.studies.plankton import ALL_IMAGES, EQUAL_COST, FEW_LABELS, SMALL_SET
@@ -24,6 +25,7 @@ STUDIES: dict[str, Study] = {
     "transformers-embedded": EMBEDDED,
     "hippocampus": HIPPOCAMPUS,
     "volumes-embedded": VOLUMES_EMBEDDED,
+    "learning": LEARNING,
     "recipe-search-plankton": PLANKTON_SEARCH,
     "recipe-search-galaxies": GALAXIES_SEARCH,
 }

@@ -39,6 +39,11 @@ KEYWORDS = {
     "angles": "{} angles averaged at test time",
 }
 KINDS = {"coupled": "coupled attention"}
+# Factories whose names do not say what they make.
+FACTORIES = {
+    "residual_c4_until_3": ["rolled residual", "C4", "32 maps", "ordinary from stage 3 on"],
+    "residual_c4_norms_apart": ["rolled residual", "C4", "32 maps", "norms apart"],
+}
 OPTIONS = {
     "lr": "learning rate {:g}",
     "dropout": "dropout {:g}",
@@ -74,7 +79,9 @@ GLOSSARY = (
     (" maps", "32 maps", "of the first stage, in all orientations; the later stages have two and four times as many."),
     ("invariants", "invariants at the head", "several numbers of each feature that turns do not change, not its mean."),
     ("hidden layer", "hidden layer of 128", "features, in each orientation, of a layer before the last."),
-    ("from stage", "rolled from stage 2 on", "orientations do not see each other before."),
+    ("rolled from", "rolled from stage 2 on", "orientations do not see each other before."),
+    ("norms apart", "norms apart", "batch norm treats each orientation as a map of its own: not invariant."),
+    ("ordinary from", "ordinary from stage 3 on", "the later stages see orientations as features: not invariant."),
     ("ViT", "ViT", "a small vision transformer."),
     ("coupled", "coupled attention", "all orientations attend to the same tokens, not each to its own."),
     ("mirror", "mirror", "an axis of the volume is reversed, the first from left to right; two or three: all of them."),
@@ -160,6 +167,8 @@ def _width(divide: int, widen: int) -> str:
 def _of_factory(factory: str) -> list[str]:
     """The filters, group and keywords of a factory's network, or the words of its name."""
     module, _, name = factory.partition(":")
+    if name in FACTORIES:
+        return FACTORIES[name]
     function = getattr(import_module(module), name)
     facts = {key: parameter.default for key, parameter in signature(function).parameters.items()}
     if "filters" not in facts:
