@@ -29,6 +29,7 @@ COMPUTED = {
     "finetune-short": finetune_summary.table,
     "reliability": reliability_summary.table,
     "initial-short": initial_summary.table,
+    "initial-sweep": initial_summary.sweep,
     "volume-labels": volume_labels_summary.table,
     "when": when_summary.table,
 }  # not one record as it is
