@@ -37,7 +37,12 @@ ROADS = Study(
     "Seven aerial images with roads marked: which of the paper's networks, for a given training time?",
     "Seven training images of the Massachusetts roads set, one to choose on, two to test on, scored whole. The paper "
     "has buildings, the sister set, and four times as many filters.",
-    (*entries("roads-small", 3, AERIAL), *entries("roads-small", 3, LONGER, epochs=80)),
+    (
+        *entries("roads-small", 3, AERIAL),
+        *entries("roads-small", 3, LONGER, epochs=80),
+        *entries("roads-small", 3, ("roll-all-quarter",), epochs=50),
+        *entries("roads-small", 3, ("roll-all-half",), epochs=30),
+    ),
     (Takeaway("pool-mean", ("baseline-linear",)), Takeaway("roll-all-half")),
     (
         Question("pool-mean", "baseline", "the paper's claim"),
@@ -48,6 +53,10 @@ ROADS = Study(
         Question("roll-all-half", f"baseline-80epochs{TURNED}", "a baseline trained four times as long instead"),
         Question("roll-all-half", "pool-mean", "the paper's best row against its second"),
         Question("roll-all-quarter", "baseline-half", "the paper's claim of fewer parameters"),
+        *(
+            Question(label, f"baseline-80epochs{TURNED}", "about the same CPU seconds", later=True)
+            for label in ("roll-all-quarter-50epochs", "roll-all-half-30epochs")
+        ),
     ),
     (SHARED, "Ten images in all: other towns may give another order."),
     measure="auc",
