@@ -15,7 +15,7 @@ from quarterturn_lab.studies.names import name
 from quarterturn_lab.studies.recipe import RECIPES
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
-SHOWN = (*RECIPES, "transformers", "equal-cost", "small-set", "hippocampus")
+SHOWN = (*RECIPES, "transformers", "equal-cost", "small-set", "galaxies", "roads", "nuclei", "hippocampus")
 Row = tuple[str, Study, records.Records, Decision, Gap]
 
 
