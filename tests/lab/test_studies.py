@@ -508,6 +508,14 @@ def test_for_a_budget_validation_chooses_among_networks_that_finish_in_time() ->
     assert decisions.decisions(study, records.Records({}, {}, {})) == []
 
 
+def test_a_trial_of_one_seed_gives_way_to_a_test_with_three() -> None:
+    losses = {"pool-mean": [1.70, 1.71, 1.69], "pool-max": [1.0], "baseline": [2.0]}
+    tested = decisions.decisions(SMALL, made_up(losses))[-1]
+    assert (tested.equivariant, tested.ordinary, tested.chosen) == ("pool-mean", "baseline", "pool-mean")
+    searched = decisions.decisions(replace(SMALL, judged="validation"), made_up(losses))[-1]
+    assert searched.equivariant == "pool-max"  # a search has trials alone
+
+
 def test_the_test_images_have_no_say_in_a_decision() -> None:
     study = STUDIES["equal-cost"]
     found = some_runs(study, COSTS)

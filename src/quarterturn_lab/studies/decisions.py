@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from quarterturn_lab.evaluation.statistics import mean_sd
 from quarterturn_lab.studies.definition import TURNED, Case, Question, Study
-from quarterturn_lab.studies.findings import Gap, average, figure, gap, other_measure, timed, values
+from quarterturn_lab.studies.findings import ENOUGH, Gap, average, figure, gap, other_measure, timed, values
 from quarterturn_lab.studies.measures import MEASURES
 from quarterturn_lab.studies.names import line_name, name, split
 from quarterturn_lab.studies.records import Records
@@ -113,9 +113,16 @@ def decisions(study: Study, records: Records) -> list[Decision]:
 def _decision(study: Study, case: str, found: list[Offer]) -> Decision:
     """The decision from offers, which are sorted with the best first."""
     equivariant, ordinary = (
-        next((offer.side for offer in found if is_plain(study, offer.side) == plain), None) for plain in (False, True)
+        _preferred(study, [offer for offer in found if is_plain(study, offer.side) == plain]) for plain in (False, True)
     )
-    return Decision(case, equivariant, ordinary, found[0].side)
+    chosen = min((offer for offer in (equivariant, ordinary) if offer), key=lambda offer: offer.valid)
+    return Decision(case, equivariant and equivariant.side, ordinary and ordinary.side, chosen.side)
+
+
+def _preferred(study: Study, found: list[Offer]) -> Offer | None:
+    """The best offer of a kind; where tests were made with several seeds, a trial with fewer does not count."""
+    often = [offer for offer in found if offer.runs >= ENOUGH] if study.judged == "test" else []
+    return next(iter(often or found), None)
 
 
 def _named(study: Study, records: Records, case: Case) -> Decision | None:

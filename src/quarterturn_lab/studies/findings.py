@@ -12,7 +12,7 @@ from quarterturn_lab.studies.names import names, split
 from quarterturn_lab.studies.records import Record, Records
 
 Verdict = Literal["better", "worse", "open", "one seed", "not run"]
-ENOUGH = 3  # seeds: a control with fewer is not preferred to one that has them
+ENOUGH = 3  # seeds: a network with fewer is not preferred to one that has them
 PAST = 1.1  # times the lowest validation cross-entropy: trained past its best probabilities
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from quarterturn_lab.studies.decisions import Decision, decisions, error, is_plain, ranked, scores
 from quarterturn_lab.studies.definition import Question, Study, Takeaway
 from quarterturn_lab.studies.findings import (
+    ENOUGH,
     Gap,
     Verdict,
     cpu_ratio,
@@ -202,6 +203,8 @@ def _certainty(study: Study, records: Records, made: list[Decision]) -> list[str
         sentences = ["All networks were named before they were tested."]
     else:
         sentences = [f"Networks are chosen by validation {measure}; test images play no part in the choice."]
+        if len({entry.seeds < ENOUGH for entry in study.entries}) > 1:
+            sentences.append("Trials with one seed count only where no network of the kind has three.")
     found = [gap(study, records, question) for question in compared(study, records, made)]
     pairs = sorted({len(each.differences) for each in found if each.interval})
     if pairs:
