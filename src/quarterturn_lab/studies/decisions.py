@@ -112,15 +112,16 @@ def decisions(study: Study, records: Records) -> list[Decision]:
 
 def _decision(study: Study, case: str, found: list[Offer]) -> Decision:
     """The decision from offers, which are sorted with the best first."""
-    equivariant, ordinary = (
+    kinds = [
         _preferred(study, [offer for offer in found if is_plain(study, offer.side) == plain]) for plain in (False, True)
-    )
-    chosen = min((offer for offer in (equivariant, ordinary) if offer), key=lambda offer: offer.valid)
-    return Decision(case, equivariant and equivariant.side, ordinary and ordinary.side, chosen.side)
+    ]
+    chosen = min((offer for offer in kinds if offer), key=lambda offer: offer.valid)
+    equivariant, ordinary = (offer.side if offer else None for offer in kinds)
+    return Decision(case, equivariant, ordinary, chosen.side)
 
 
 def _preferred(study: Study, found: list[Offer]) -> Offer | None:
-    """The best offer of a kind; where tests were made with several seeds, a trial with fewer does not count."""
+    """The best offer of a kind, if any; where tests were made with several seeds, a trial with fewer does not count."""
     often = [offer for offer in found if offer.runs >= ENOUGH] if study.judged == "test" else []
     return next(iter(often or found), None)
 
