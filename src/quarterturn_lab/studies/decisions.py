@@ -143,6 +143,8 @@ def table(study: Study, records: Records) -> list[tuple[str, ...]]:
     made = decisions(study, records)
     kind = "of the other kind" if any(decision.chosen == decision.ordinary for decision in made) else "ordinary network"
     rows: list[tuple[str, ...]] = [(first, "what to train", score, f"best {kind}", score, "verdict")]
+    if study.cases and study.judged == "validation":  # nothing is recommended
+        rows = [("what is changed", "rolled network", score, "ordinary network", score, "the first is")]
     shown = line_name if study.along == "train_images" else name  # the first column has the images
     for decision in made:
         best = (f"**{shown(study, decision.chosen)}**", scores(study, records, decision.chosen))

@@ -6,7 +6,7 @@ time.
 
 from typing import Any
 
-from quarterturn_lab.studies.definition import TURNED, Case, Entry, Question, Study
+from quarterturn_lab.studies.definition import TURNED, Case, Entry, Question, Study, Takeaway
 
 EPOCHS = 8
 STEPS = 504  # 63 batches of 32 in an epoch
@@ -32,7 +32,7 @@ LEARNING = Study(
     f"2,014 training images of 121 classes, 48 x 48 pixels, {EPOCHS} epochs of 63 steps for every network, whatever "
     "its cost. One thing is changed at a time.",
     (ORDINARY, NARROW, ROLLED, WIDE, LARGER, LARGER_ORDINARY, APART, HEAD, WIDE_HEAD),
-    (),
+    tuple(Takeaway(entry.label, (ROLLED.label,)) for entry in (HEAD, WIDE, LARGER, APART)),
     (
         Question(ROLLED.label, ORDINARY.label, "the same number of maps: what is to be explained"),
         Question(ROLLED.label, f"{ORDINARY.label}{TURNED}", "the same, with turns averaged"),

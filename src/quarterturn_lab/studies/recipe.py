@@ -173,6 +173,8 @@ def recipe(experiment: str, about: str, **changes: Any) -> Study:
         if row not in ordinary and opponent in ordinary and seconds == as_long
         if entry.seeds > 1 and other.seeds > 1
     ]
+    c4, d4 = (every[row, 32, 60] for row in ("residual-c4", "residual-d4"))
+    questions += [Question(d4.label, c4.label, "which group", later=True)] if d4.seeds > 1 else []
     return Study(
         entries=tuple(every.values()),
         takeaways=tuple(
