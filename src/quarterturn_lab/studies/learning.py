@@ -25,13 +25,14 @@ APART = Entry(
     "recipe-plankton-2000", "residual-plain", 3, {"factory": f"{VARIANTS}residual_c4_norms_apart", "epochs": 8}
 )
 HEAD, WIDE_HEAD = (_entry("residual-c4", width, invariants=True) for width in (32, 64))
+BOTH = _entry("residual-c4", lr=8e-3, invariants=True)
 
 LEARNING = Study(
     "Plankton, what slows learning down",
     f"{STEPS} steps: why is a rolled network with a mean at its head behind an ordinary one?",
     f"2,014 training images of 121 classes, 48 x 48 pixels, {EPOCHS} epochs of 63 steps for every network, whatever "
     "its cost. One thing is changed at a time.",
-    (ORDINARY, NARROW, ROLLED, WIDE, LARGER, LARGER_ORDINARY, APART, HEAD, WIDE_HEAD),
+    (ORDINARY, NARROW, ROLLED, WIDE, LARGER, LARGER_ORDINARY, APART, HEAD, WIDE_HEAD, BOTH),
     tuple(Takeaway(entry.label, (ROLLED.label,)) for entry in (HEAD, WIDE, LARGER, APART)),
     (
         Question(ROLLED.label, ORDINARY.label, "the same number of maps: what is to be explained"),
@@ -45,6 +46,8 @@ LEARNING = Study(
         Question(HEAD.label, ROLLED.label, "the head: 256 numbers for the last layer, not 32"),
         Question(HEAD.label, f"{ORDINARY.label}{TURNED}", "the head: against the ordinary network, turns averaged"),
         Question(WIDE_HEAD.label, HEAD.label, "capacity, when the head is wide enough"),
+        Question(BOTH.label, HEAD.label, "step size, when the head is wide enough", later=True),
+        Question(BOTH.label, f"{LARGER_ORDINARY.label}{TURNED}", "head and step size", later=True),
     ),
     ("One set, one kind of network. Longer training may give another order.",),
     judged="validation",
@@ -55,5 +58,6 @@ LEARNING = Study(
         Case("twice the learning rate", LARGER.label, LARGER_ORDINARY.label),
         Case("batch norm for each orientation", APART.label, ORDINARY.label),
         Case("invariants at the head", HEAD.label, f"{ORDINARY.label}{TURNED}"),
+        Case("head and learning rate", BOTH.label, f"{LARGER_ORDINARY.label}{TURNED}"),
     ),
 )
