@@ -81,11 +81,18 @@ def search(experiment: str, about: str, heads: Heads, shapes: tuple[Entry, ...] 
     often = {tried("residual-plain").label, *(tried("residual-c4", **head).label for head in ({}, HEAD))}
     seeds = 5  # three left the effect of the head open on galaxies
     every = [replace(entry, seeds=seeds) if entry.label in often else entry for entry in every]
+    largest = [tried(row, lr=8e-3, **head).label for row, head in (("residual-plain", {}), ("residual-c4", HEAD))]
+    every = [replace(entry, seeds=3) if entry.label in largest else entry for entry in every]  # one run preferred it
     c4, d4 = (tried(row, **HEAD).label for row in ("residual-c4", "residual-d4"))
     questions = [
         Question(rolled, tried(row, **head).label, "what the head does")
         for rolled, row in ((c4, "residual-c4"), (d4, "residual-d4"))
         for head in heads
+    ]
+    questions += [
+        Question(largest[0], tried("residual-plain").label, "which learning rate"),
+        Question(largest[1], c4, "which learning rate"),
+        Question(largest[1], f"{largest[0]}{TURNED}", "both with the larger learning rate"),
     ]
     questions += [
         Question(f"{entry.label}{'' if entry.options.get('invariants') else TURNED}", c4, "where it rolls, which sides")
