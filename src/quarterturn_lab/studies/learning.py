@@ -57,7 +57,7 @@ LEARNING = Study(
         Case("as many parameters", WIDE.label, ORDINARY.label),
         Case("twice the learning rate", LARGER.label, LARGER_ORDINARY.label),
         Case("batch norm for each orientation", APART.label, ORDINARY.label),
-        Case("invariants at the head", HEAD.label, f"{ORDINARY.label}{TURNED}"),
+        Case("invariants at the head", HEAD.label, ORDINARY.label),
         Case("head and learning rate", BOTH.label, f"{LARGER_ORDINARY.label}{TURNED}"),
     ),
 )
