@@ -11,7 +11,6 @@ from quarterturn_lab.studies.catalogue import STUDIES
 from quarterturn_lab.studies.decisions import WORDS, Decision, decisions, scores
 from quarterturn_lab.studies.definition import Study
 from quarterturn_lab.studies.findings import Gap, gap, values
-from quarterturn_lab.studies.names import name
 from quarterturn_lab.studies.recipe import RECIPES
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
@@ -32,12 +31,17 @@ def found() -> list[Row]:
 
 
 def table() -> str:
-    rows = [["study", "CPU s", "best equivariant network", "test", "best ordinary network", "test", "the first is"]]
+    """The test scores of the best network of each kind; which networks these are is on the page of the study."""
+    rows = [["study", "CPU s", "best equivariant network", "best ordinary network", "the first is"]]
     for page, study, kept, decision, both in found():
-        sides = [side for side in (decision.equivariant, decision.ordinary) if side]
-        cells = [cell for side in sides for cell in (name(study, side), scores(study, kept, side))]
-        rows.append([f"[{study.title}](results/{page}.md)", decision.case, *cells, WORDS[both.verdict]])
+        cells = [scores(study, kept, side) for side in (decision.equivariant, decision.ordinary) if side]
+        rows.append([f"[{_short(study)}](results/{page}.md)", decision.case, *cells, WORDS[both.verdict]])
     return markdown(rows)
+
+
+def _short(study: Study) -> str:
+    """The images and the kind of network: all of these studies are about minutes of training."""
+    return study.title.removesuffix(" and minutes of training")
 
 
 def picture(path: Path) -> None:
@@ -52,7 +56,7 @@ def picture(path: Path) -> None:
             if both.interval:
                 axes.plot([scale * end for end in both.interval], [place] * 2, color=colour, linewidth=3, alpha=0.5)
             axes.scatter([scale * both.mean], [place], s=30, color=colour, zorder=3)
-        labels = [f"{study.title}, {decision.case} s" for _, study, _, decision, _ in rows]
+        labels = [f"{_short(study)}, {decision.case} s" for _, study, _, decision, _ in rows]
         axes.axvline(0, color="black", linewidth=0.8)
         axes.set(yticks=range(len(rows)), yticklabels=labels, ylim=(len(rows) - 0.5, -0.5))
         axes.set_xlabel("equivariant against ordinary with turns averaged: test score, % (left is better)")

@@ -228,6 +228,14 @@ def test_other_images_than_the_checkpoints_are_refused(tmp_path: Path, monkeypat
         training_run.run(tiny(), tmp_path)
 
 
+def test_a_finished_run_is_not_taken_for_one_of_other_images(tmp_path: Path) -> None:
+    found = training_run.run(tiny(data="here"), tmp_path)
+    data = load(tiny())
+    assert training_run.run(tiny(data="moved"), tmp_path, data=data) == found
+    with pytest.raises(ConfigError, match=r"other images: give the same --data"):
+        training_run.run(tiny(data="others"), tmp_path, data=replace(data, fingerprint="other"))
+
+
 # --- a full disk ------------------------------------------------------------------------------------------------------
 
 

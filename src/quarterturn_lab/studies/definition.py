@@ -22,6 +22,7 @@ NAMED = {"epochs": "epochs", "train_size": "images", "turn": "degrees", "zoom": 
     "width": "wide",
     "blocks": "blocks",
     "lr": "rate",
+    "batch": "batch",
     "pool": "",
     "invariants": "invariants",
     "hidden": "hidden",

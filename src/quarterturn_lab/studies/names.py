@@ -46,6 +46,7 @@ FACTORIES = {
 }
 OPTIONS = {
     "lr": "learning rate {:g}",
+    "batch": "batches of {}",
     "dropout": "dropout {:g}",
     "turn": "turned by {:g} degrees in training",
     "zoom": "zoom {:g}",

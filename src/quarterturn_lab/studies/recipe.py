@@ -5,32 +5,35 @@ validation images alone. The networks that it prefers are then trained with thre
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from quarterturn_lab.studies.definition import TURNED, Entry, Question, Study, Takeaway
 
 # CPU milliseconds of training for one grey image on AMD Zen 5: row, and maps of the first stage. From a quiet machine;
 # the record of bench/recipe.py, from a busy one, has 3 to 18 % more, for all networks alike.
 MILLISECONDS: dict[str, dict[int, float]] = {
-    "residual-plain": {16: 0.42, 24: 0.74, 32: 1.00, 48: 1.88, 64: 3.00},
+    "residual-plain": {12: 0.32, 16: 0.42, 24: 0.74, 32: 1.00, 48: 1.88, 64: 3.00},
     "convnext-plain": {24: 0.95, 32: 1.32, 48: 2.26, 64: 3.6},
     "residual-c4": {16: 0.53, 24: 0.86, 32: 1.00, 48: 1.77, 64: 2.42},
     "residual-d4": {16: 0.54, 24: 0.86, 32: 0.98, 48: 1.53, 64: 1.92},
 }
 COLOUR = 0.10  # so much more for three channels whose brightness changes
+SMALL_BATCH = {"residual-plain": 1.11, "residual-c4": 1.065}  # times as long in batches of 16
 IMAGES = {"500": 571, "2000": 2014, "all": 19_377}
 SIZES = {f"recipe-plankton-{name}": count for name, count in IMAGES.items()} | {"recipe-galaxies": 3200}
 
 
-def epochs(experiment: str, row: str, width: int, seconds: float) -> int:
+def epochs(experiment: str, row: str, width: int, seconds: float, batch: int = 32) -> int:
     """How many epochs take about this many CPU seconds."""
     cost = MILLISECONDS[row][width] + (COLOUR if experiment == "recipe-galaxies" else 0.0)
+    cost *= SMALL_BATCH[row] if batch == 16 else 1.0
     return max(1, round(1000 * seconds / cost / SIZES[experiment]))
 
 
 def trained(experiment: str, row: str, width: int, seconds: int, seeds: int = 1, **options: Any) -> Entry:
     """A network with as many epochs as fit into a budget. Rolled ones are not turned at test time: they are exact."""
-    own: dict[str, Any] = {"width": width, "blocks": 1, "epochs": epochs(experiment, row, width, seconds), **options}
+    count = epochs(experiment, row, width, seconds, options.get("batch", 32))
+    own: dict[str, Any] = {"width": width, "blocks": 1, "epochs": count, **options}
     if not row.endswith("plain"):
         own["score_turns"] = False
     return Entry(experiment, row, seeds, own, seconds)
@@ -38,7 +41,6 @@ def trained(experiment: str, row: str, width: int, seconds: int, seeds: int = 1,
 
 # --- searches ---------------------------------------------------------------------------------------------------------
 
-FIVE = {"recipe-plankton-2000"}  # seeds at one minute: three left its interval open
 HEAD = {"invariants": True}  # what the search found first: rolled networks want it
 UNTIL = "quarterturn_lab.models.variants:residual_c4_until_3"
 LIMITS = (
@@ -53,17 +55,26 @@ Heads = tuple[dict[str, Any], ...]
 MEAN: dict[str, Any] = {}
 
 
-def search(experiment: str, about: str, heads: Heads, shapes: tuple[Entry, ...] = (), **changes: Any) -> Study:
+def search(
+    experiment: str,
+    about: str,
+    heads: Heads,
+    shapes: tuple[Entry, ...] = (),
+    later: tuple[Entry, ...] = (),
+    narrow: tuple[int, ...] = (16, 24),
+    **changes: Any,
+) -> Study:
     """Learning rates and widths of each kind of network, as many trials for each, and other heads of the rolled ones.
 
-    `shapes` are more trials of the rolled network, which are compared with it.
+    `shapes` are more trials of the rolled network, which are compared with it. `narrow` are maps of ordinary networks
+    that one run preferred, and `later` trials that these suggested.
     """
 
     def tried(row: str, width: int = 32, **options: Any) -> Entry:
         return trained(experiment, row, width, 60, **options)
 
     kinds: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
-        "residual-plain": ((24, 48), {}),
+        "residual-plain": ((12, 16, 24, 48), {}),  # 24 maps were better than 32, so 16 and 12 were tried too
         "convnext-plain": ((24, 48), {}),
         "residual-c4": ((24, 48), HEAD),
         "residual-d4": ((48, 64), HEAD),  # of as many maps it is cheaper
@@ -78,20 +89,21 @@ def search(experiment: str, about: str, heads: Heads, shapes: tuple[Entry, ...] 
     ]
     every += [tried(row, **head) for row in ("residual-c4", "residual-d4") for head in heads]
     every += [tried("residual-plain", **head) for head in heads if "hidden" in head]
-    often = {tried("residual-plain").label, *(tried("residual-c4", **head).label for head in ({}, HEAD))}
-    seeds = 5  # three left the effect of the head open on galaxies
-    every = [replace(entry, seeds=seeds) if entry.label in often else entry for entry in every]
     largest = [tried(row, lr=8e-3, **head).label for row, head in (("residual-plain", {}), ("residual-c4", HEAD))]
-    every = [replace(entry, seeds=3) if entry.label in largest else entry for entry in every]  # one run preferred it
+    *narrower, plain = (tried("residual-plain", width).label for width in (*narrow, 32))
     c4, d4 = (tried(row, **HEAD).label for row in ("residual-c4", "residual-d4"))
+    # Five seeds where three left it open what the head does, and three of what one run preferred.
+    seeds = dict.fromkeys((plain, c4, tried("residual-c4").label), 5) | dict.fromkeys((*narrower, *largest), 3)
+    every = [replace(entry, seeds=seeds.get(entry.label, entry.seeds)) for entry in every]
     questions = [
         Question(rolled, tried(row, **head).label, "what the head does")
         for rolled, row in ((c4, "residual-c4"), (d4, "residual-d4"))
         for head in heads
     ]
     questions += [
-        Question(largest[0], tried("residual-plain").label, "which learning rate"),
+        Question(largest[0], plain, "which learning rate"),
         Question(largest[1], c4, "which learning rate"),
+        *(Question(f"{label}{TURNED}", f"{plain}{TURNED}", "which width") for label in narrower),
         Question(largest[1], f"{largest[0]}{TURNED}", "both with the larger learning rate"),
     ]
     questions += [
@@ -99,7 +111,7 @@ def search(experiment: str, about: str, heads: Heads, shapes: tuple[Entry, ...] 
         for entry in shapes
     ]
     return Study(
-        entries=(*every, *shapes),
+        entries=(*every, *shapes, *later),
         takeaways=(Takeaway(c4, (tried("residual-c4").label,)),),
         questions=tuple(questions),
         limits=(
@@ -124,6 +136,30 @@ PLANKTON_SEARCH = search(
         *(trained("recipe-plankton-2000", "residual-c4", 32, 60, 3, side=side, **HEAD) for side in (47, 49)),
         Entry("recipe-plankton-2000", "residual-plain", 3, {"factory": UNTIL, "epochs": 28}, 60),  # 1.09 times
     ),
+    tuple(
+        trained("recipe-plankton-2000", row, maps, 60, **({} if row == "residual-plain" else HEAD), **options)
+        for row, maps, options in (
+            ("residual-plain", 12, {"lr": 8e-3}),
+            ("residual-plain", 12, {"lr": 1.6e-2}),
+            ("residual-plain", 16, {"lr": 8e-3}),
+            ("residual-plain", 16, {"lr": 1.6e-2}),
+            ("residual-plain", 16, {"batch": 16}),
+            ("residual-plain", 16, {"lr": 8e-3, "batch": 16}),
+            ("residual-plain", 16, {"lr": 1.6e-2, "batch": 16}),
+            ("residual-plain", 16, {"lr": 3.2e-2}),
+            ("residual-plain", 24, {"lr": 1.6e-2}),
+            ("residual-c4", 16, {"lr": 1.6e-2}),
+            ("residual-c4", 24, {"lr": 8e-3}),
+            ("residual-c4", 24, {"lr": 8e-3, "batch": 16}),
+            ("residual-c4", 32, {"batch": 16}),
+            ("residual-c4", 32, {"lr": 8e-3, "batch": 16}),
+            ("residual-c4", 32, {"lr": 1.6e-2}),
+            ("residual-c4", 32, {"lr": 1.6e-2, "batch": 16}),
+            ("residual-c4", 24, {"lr": 1.6e-2, "batch": 16}),
+            ("residual-c4", 32, {"lr": 3.2e-2}),
+            ("residual-c4", 32, {"lr": 3.2e-2, "batch": 16}),
+        )
+    ),
     title="Plankton, the search for a recipe",
     decision="About 2,000 labelled images and a minute of training: which settings are worth a test?",
 )
@@ -138,66 +174,90 @@ GALAXIES_SEARCH = search(
 
 # --- what the searches prefer, tested ---------------------------------------------------------------------------------
 
-# Validation chooses between two widths of a kind where there is time for it: one seed of each, three of the better.
-WIDTHS = {60: (32,), 300: (32, 64), 1200: (64,)}
-ROWS_OF = {60: tuple(MILLISECONDS), 300: ("residual-plain", "residual-c4"), 1200: ("residual-plain", "residual-c4")}
-BUDGETS = {"recipe-plankton-all": (60, 300, 1200)}  # CPU seconds; where nothing is said, the first two
-NARROW = {"recipe-plankton-500"}  # 525 passes over 571 images in five minutes: more maps only remember them
-# Maps with more seeds at 300 seconds: validation preferred them, where it chose. On 2,000 images it was close.
-BETTER: dict[str, dict[str, tuple[int, ...]]] = {
-    "recipe-plankton-500": {"residual-plain": (32,), "residual-c4": (32,)},
-    "recipe-plankton-2000": {"residual-plain": (32, 64), "residual-c4": (32, 64)},
-    "recipe-galaxies": {"residual-plain": (32,), "residual-c4": (32,)},
+
+class Trial(NamedTuple):
+    """A network and how it is trained."""
+
+    row: str
+    maps: int
+    rate: float = 4e-3
+    batch: int = 32
+
+
+PLAIN, C4, D4, CONVNEXT = (Trial(row, 32) for row in ("residual-plain", "residual-c4", "residual-d4", "convnext-plain"))
+WIDE, WIDE_C4 = Trial("residual-plain", 64), Trial("residual-c4", 64)
+# More epochs in as many seconds, and larger learning rates, which the search was late to prefer: the last two.
+NARROW, NARROWER, FAST = Trial("residual-plain", 24), Trial("residual-plain", 16), Trial("residual-c4", 32, 8e-3)
+SLIM, SLIM_C4 = Trial("residual-plain", 16, 1.6e-2, 16), Trial("residual-c4", 16, 1.6e-2)
+LATER = (NARROW, NARROWER, FAST, SLIM, SLIM_C4)
+
+# CPU seconds -> networks and their seeds. One seed of each where there is time for little, three of those that
+# validation prefers, five where three left an interval open. ConvNeXt-like networks are far behind: one run says so.
+PLANS: dict[str, dict[int, dict[Trial, int]]] = {
+    "recipe-plankton-500": {
+        60: {PLAIN: 3, SLIM: 3, CONVNEXT: 1, C4: 3, SLIM_C4: 3, D4: 3},
+        300: {PLAIN: 3, C4: 3},
+    },
+    "recipe-plankton-2000": {
+        60: {PLAIN: 5, NARROW: 5, NARROWER: 3, SLIM: 5, CONVNEXT: 1, C4: 5, FAST: 5, SLIM_C4: 5, D4: 3},
+        300: {PLAIN: 3, NARROW: 1, NARROWER: 1, SLIM: 1, WIDE: 3, C4: 3, SLIM_C4: 1, WIDE_C4: 3},
+    },
+    "recipe-plankton-all": {
+        60: {PLAIN: 3, NARROWER: 3, SLIM: 3, CONVNEXT: 1, C4: 3, FAST: 3, SLIM_C4: 3, D4: 1},
+        300: {PLAIN: 3, NARROW: 1, NARROWER: 1, WIDE: 1, C4: 3, WIDE_C4: 1},
+    },
+    "recipe-galaxies": {
+        60: {PLAIN: 5, NARROW: 3, NARROWER: 5, CONVNEXT: 1, C4: 5, FAST: 5, D4: 3},
+        300: {PLAIN: 3, NARROW: 1, NARROWER: 1, WIDE: 1, C4: 3, FAST: 1, WIDE_C4: 1},
+    },
 }
-ONE = {"recipe-plankton-all": ("residual-d4",)}  # rows with one run at a minute: other sets have compared them
 
 
 def recipe(experiment: str, about: str, **changes: Any) -> Study:
-    """One network of each kind, or two widths of it, for one, five and perhaps twenty minutes."""
-    budgets = BUDGETS.get(experiment, (60, 300))
-    five = experiment in FIVE
-    ordinary = ("residual-plain", "convnext-plain")
-
-    def final(row: str, width: int, seconds: int) -> Entry:
-        seeds = 5 if seconds == 60 and five and row in ("residual-plain", "residual-c4") else 3
-        if row == "convnext-plain" or row in ONE.get(experiment, ()):  # far behind: one run says so
-            seeds = 1
-        if seconds == 300 and width not in BETTER.get(experiment, {}).get(row, ()):
-            seeds = 1
-        return trained(experiment, row, width, seconds, seeds, **({} if row in ordinary else HEAD))
-
+    """Networks of each kind for one, five and perhaps twenty minutes."""
+    plan = PLANS[experiment]
     every = {
-        (row, width, seconds): final(row, width, seconds)
-        for seconds in budgets
-        for width in WIDTHS[seconds]
-        if width == 32 or experiment not in NARROW
-        for row in ROWS_OF[seconds]
+        (trial, seconds): _tested(experiment, trial, seconds, seeds)
+        for seconds, trials in plan.items()
+        for trial, seeds in trials.items()
     }
+    rolled = {key: entry for key, entry in every.items() if not entry.is_plain and entry.seeds > 1}
+    ordinary = {key: entry for key, entry in every.items() if entry.is_plain and entry.seeds > 1}
     questions = [
-        Question(entry.label, f"{other.label}{TURNED}", f"{seconds} CPU seconds each")
-        for (row, _, seconds), entry in every.items()
-        for (opponent, _, as_long), other in every.items()
-        if row not in ordinary and opponent in ordinary and seconds == as_long
-        if entry.seeds > 1 and other.seeds > 1
+        Question(
+            entry.label,
+            f"{other.label}{TURNED}",
+            f"{seconds} CPU seconds each",
+            later=trial in LATER or opponent in LATER,
+        )
+        for (trial, seconds), entry in rolled.items()
+        for (opponent, as_long), other in ordinary.items()
+        if seconds == as_long
     ]
-    c4, d4 = (every[row, 32, 60] for row in ("residual-c4", "residual-d4"))
-    questions += [Question(d4.label, c4.label, "which group", later=True)] if d4.seeds > 1 else []
+    if (D4, 60) in rolled:
+        questions.append(Question(every[D4, 60].label, every[C4, 60].label, "which group", later=True))
+    five = 5 in plan[60].values()
     return Study(
         entries=tuple(every.values()),
-        takeaways=tuple(
-            Takeaway(every[row, 32, 60].label, (f"{every['residual-plain', 32, 60].label}{TURNED}",))
-            for row in ("residual-c4", "residual-d4")
-        ),
+        takeaways=tuple(Takeaway(every[trial, 60].label) for trial in (C4, D4)),
         questions=tuple(questions),
         limits=(
             "All runs share one test set. ± and intervals cover other seeds, not other test images.",
-            *(["Seeds four and five were added because three had left the interval at one minute open."] * five),
+            "Narrower networks, larger learning rates and smaller batches were tested after the others, "
+            "when the search had found them.",
+            *(["Seeds four and five were added because three had left an interval open."] * five),
             *LIMITS,
         ),
         about=f"{about} Settings come from a [search](recipe-search-plankton.md) on validation images.",
-        budgets=budgets,
+        budgets=tuple(plan),
         **changes,
     )
+
+
+def _tested(experiment: str, trial: Trial, seconds: int, seeds: int) -> Entry:
+    options: dict[str, Any] = {} if trial.row.endswith("plain") else {**HEAD}
+    options |= {"lr": trial.rate} | ({"batch": trial.batch} if trial.batch != 32 else {})
+    return trained(experiment, trial.row, trial.maps, seconds, seeds, **options)
 
 
 RECIPES = {
@@ -262,8 +322,8 @@ RECIPES["recipe-timm"] = _twins()
 
 # --- nuclei -----------------------------------------------------------------------------------------------------------
 
-# CPU milliseconds for one tile of 64 x 64 pixels: U-Nets of 16 and 32 maps, ordinary and rolled.
-TILES = {"baseline": 5.3, "baseline-wide": 15.1, "roll-all-quarter": 6.5, "roll-all-half": 13.9}
+# CPU milliseconds for one tile of 64 x 64 pixels: U-Nets of 16 and 32 maps, ordinary and rolled; an ordinary one of 8.
+TILES = {"baseline-half": 2.9, "baseline": 5.3, "baseline-wide": 15.1, "roll-all-quarter": 6.5, "roll-all-half": 13.9}
 SCENES = 429  # training images, a tile of each in an epoch
 COMPARED = ("baseline", "roll-all-quarter")  # with three seeds; all else is a trial of one run
 # Learning rates for CPU seconds. For a minute validation preferred the lower one, for both; five have the first tried.
@@ -289,8 +349,8 @@ def _nuclei() -> Study:
         "Nuclei and minutes of training",
         "About 430 microscopy images with masks, and a minute or five of training: an ordinary U-Net, or a rolled one?",
         "A small U-Net with batch norm, trained on tiles of 64 x 64 pixels, scored on whole images. A tenth of the "
-        "images is for testing, a tenth of the others to choose on. Two learning rates and two widths of each kind "
-        "were tried for a minute.",
+        "images is for testing, a tenth of the others to choose on. Two learning rates were tried for a minute, with "
+        "two widths of rolled networks and three of ordinary ones.",
         tuple(every.values()),
         (Takeaway(rolled[300], (f"{ordinary[300]}{TURNED}",)),),
         tuple(

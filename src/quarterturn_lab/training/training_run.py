@@ -49,18 +49,30 @@ def run(
     with no_space(str(directory)):
         directory.mkdir(parents=True, exist_ok=True)
     clear_unfinished(directory)
-    if found := _finished(config, directory):  # without the lock, which another user's run does not give
+    if found := _finished(config, directory, data):  # without the lock, which another user's run does not give
         return found
     with locked(directory):
-        if found := _finished(config, directory):
+        if found := _finished(config, directory, data):
             return found
         return _run(config, directory, progress=progress, say=say, data=data, replan=replan)
 
 
-def _finished(config: Config, directory: Path) -> dict[str, Any] | None:
-    """The summary of the run in the directory, if it has these settings and is finished."""
+def _finished(config: Config, directory: Path, data: Data | None) -> dict[str, Any] | None:
+    """The summary of the run in the directory, if it has these settings and is finished.
+
+    Images are compared where their folder has another name: they may have been moved, or be others.
+    """
     check_config(config, directory)
-    return summary(directory) if (directory / "summary.json").exists() else None
+    if not (directory / "summary.json").exists():
+        return None
+    found = summary(directory)
+    moved = "data" in found and config.data != read_config(directory).data
+    if moved and (load(config) if data is None else data).fingerprint != found["data"]:
+        raise ConfigError(
+            f"{directory} holds a run with other images: give the same --data as before, another --runs-dir or "
+            "--seed, or remove the directory"
+        )
+    return found
 
 
 @ranks.together
