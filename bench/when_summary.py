@@ -54,7 +54,14 @@ def picture(path: Path) -> None:
             scale = 100 / (sum(ordinary.values()) / len(ordinary))
             colour = {"better": COLOURS[1], "worse": COLOURS[0]}.get(both.verdict, "#98a2b3")
             if both.interval:
-                axes.plot([scale * end for end in both.interval], [place] * 2, color=colour, linewidth=3, alpha=0.5)
+                axes.plot(
+                    [scale * end for end in both.interval],
+                    [place] * 2,
+                    color=colour,
+                    linewidth=3,
+                    alpha=0.5,
+                    solid_capstyle="butt",
+                )
             axes.scatter([scale * both.mean], [place], s=30, color=colour, zorder=3)
         labels = [f"{_short(study)}, {decision.case} s" for _, study, _, decision, _ in rows]
         axes.axvline(0, color="black", linewidth=0.8)

@@ -783,7 +783,7 @@ def test_records_come_back_as_they_were(tmp_path: Path) -> None:
 
 
 TINY = {"side": 15, "epochs": 1, "batch": 20, "train_size": 60}
-NAMES = {row: f"{row}-1epochs-60images-15pixels" for row in ("baseline", "pool-mean", "roll-all-quarter")}
+NAMES = {row: f"{row}-1epochs-60images-20batch-15pixels" for row in ("baseline", "pool-mean", "roll-all-quarter")}
 TINY_STUDY = Study(
     "Tiny",
     "Which?",

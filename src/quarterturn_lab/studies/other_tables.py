@@ -71,7 +71,7 @@ ROLLED = tuple(
     for row in ("roll-all-quarter", "roll-all-eighth-dihedral")
 )
 NUCLEI = Study(
-    "Nuclei",
+    "Nuclei at equal widths",
     "About 430 microscopy images with masks: an ordinary U-Net, or one of C4 or D4?",
     "A small U-Net with batch norm, as many maps and epochs in each, trained on tiles of 64 x 64 pixels and scored on "
     "whole images. A tenth of the images is for testing, a tenth of the others to choose on.",
