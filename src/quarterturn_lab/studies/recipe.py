@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from quarterturn_lab.studies.definition import TURNED, Entry, Question, Study, Takeaway
 
 # CPU milliseconds of training for one grey image on AMD Zen 5: row, and maps of the first stage. From a quiet machine;
-# the record of bench/recipe.py, from a busy one, has 3 to 18 % more, for all networks alike.
+# the record of bench/recipe.py, from a busy one, has 3 to 18 % more, for all networks alike. That of 12 maps is an
+# estimate, and too low: their runs took 94 CPU seconds where others of the search took 75.
 MILLISECONDS: dict[str, dict[int, float]] = {
     "residual-plain": {12: 0.32, 16: 0.42, 24: 0.74, 32: 1.00, 48: 1.88, 64: 3.00},
     "convnext-plain": {24: 0.95, 32: 1.32, 48: 2.26, 64: 3.6},
@@ -214,7 +215,7 @@ PLANS: dict[str, dict[int, dict[Trial, int]]] = {
 
 
 def recipe(experiment: str, about: str, **changes: Any) -> Study:
-    """Networks of each kind for one, five and perhaps twenty minutes."""
+    """Networks of each kind for one minute and for five."""
     plan = PLANS[experiment]
     every = {
         (trial, seconds): _tested(experiment, trial, seconds, seeds)
